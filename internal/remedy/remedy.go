@@ -3,3 +3,7 @@
 // costs, whether it changes the mathematics, and how to make it in the user's
 // framework. explain, plan, run, report and the docs draw on this list.
 package remedy
+
+// A Code names a remedy: family.name, such as "recompute.checkpointing". Codes
+// are stable.
+type Code string

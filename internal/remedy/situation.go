@@ -50,15 +50,40 @@ type Situation struct {
 	Causes    []Weighted       // ranked
 	Phase     Phase
 	Framework Framework
-	GPU       string // as the user wrote it
+	GPU       string // as the user wrote it, else as the log names it
 
 	// Slack is free + cached - tried: what would be left if all unused pieces
 	// were one. It is nil where the figures are not known. Negative: no
 	// allocator setting can help.
 	Slack *units.Bytes
 
+	// Cap is a limit on this process that is below the capacity: a memory
+	// fraction that somebody set ("1.05 GiB allowed"); 0 where none is known.
+	Cap units.Bytes
+
+	// The setting, as far as the log or the user says.
 	MicroBatch, Accumulation, Sequence, WorldSize int
+	EvalBatch                                     int // 0 unknown
 	DType, Optimizer, Model                       string
+	Params                                        int64  // parameters of the model, 0 unknown
+	Vocabulary                                    int    // 0 unknown
+	Method                                        string // full, lora, qlora; "" unknown
+	Sharding                                      string // none, dp, ddp, zero1, zero2, zero3, fsdp; "" unknown
+	Attention                                     string // eager, sdpa, flash; "" unknown
+	AllocatorConf                                 string // value of PYTORCH_CUDA_ALLOC_CONF, "" unknown
+	Platform                                      string // linux, wsl, windows, jetson, macos; "" unknown
+	Workers                                       int    // DataLoader workers, 0 unknown
 	Checkpointing                                 *bool
 	ExpandableSegments                            *bool
+	Compile                                       *bool
+	FusedOptimizer                                *bool
+
+	// SharedMemoryNeeded and SharedMemoryLimit are the bytes of on-chip memory
+	// that a kernel asked for and may have, for a failure of that kind.
+	SharedMemoryNeeded, SharedMemoryLimit units.Bytes
+
+	// Saves holds savings that the caller computed from a full workload, as
+	// plan, run and report can. They take the place of what a remedy would
+	// read off the message.
+	Saves map[Code]units.Estimate
 }
