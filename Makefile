@@ -6,13 +6,18 @@ export CGO_ENABLED = 0
 # Public data with known answers, for the scores; absent on a plain checkout.
 CORPUS ?= ../shared/corpus
 
-.PHONY: build test vet score bench race fuzz
+.PHONY: build test venv vet score bench race fuzz
 
 build:
 	$(GO) build -trimpath -ldflags="-s -w -buildid=" -o unoom ./cmd/unoom
 
-test: vet
+test: vet venv
 	$(GO) test ./...
+
+# The Python environment of the tests on real PyTorch; once made, this takes no
+# time. Where the packages cannot be had, those tests skip and say so.
+venv:
+	@scripts/test-venv.sh
 
 vet:
 	@test -z "$$(gofmt -l cmd internal catalog tools 2>/dev/null)" || { gofmt -l cmd internal catalog tools; exit 1; }
