@@ -1,0 +1,169 @@
+package snapshot
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"slices"
+
+	"unoom/internal/alloc"
+	"unoom/internal/pickle"
+)
+
+// chunkEvents is how many events are allocated at once: a growing slice would
+// hold every event twice while it moves.
+const chunkEvents = 1 << 14
+
+// eventColumns holds all events in the order in which they were read.
+type eventColumns struct {
+	chunks   [][]alloc.Event
+	n        int
+	forward  []uint32 // empty until an event has one
+	category []uint32
+}
+
+// eventBytes is the size of an alloc.Event.
+const eventBytes = 48
+
+func (c *eventColumns) add(h *pickle.Heap, e alloc.Event, forward, category uint32) (int, error) {
+	if c.n%chunkEvents == 0 {
+		if err := h.Charge(chunkEvents * eventBytes); err != nil {
+			return 0, err
+		}
+		c.chunks = append(c.chunks, make([]alloc.Event, 0, chunkEvents))
+	}
+	last := &c.chunks[len(c.chunks)-1]
+	*last = append(*last, e)
+	if err := put(h, &c.forward, c.n, forward); err != nil {
+		return 0, err
+	}
+	if err := put(h, &c.category, c.n, category); err != nil {
+		return 0, err
+	}
+	c.n++
+	return c.n - 1, nil
+}
+
+// put stores v at index i of a sparse column.
+func put(h *pickle.Heap, column *[]uint32, i int, v uint32) error {
+	if v == 0 {
+		return nil
+	}
+	if more := i + 1 - len(*column); more > 0 {
+		if err := h.Charge(4 * more); err != nil {
+			return err
+		}
+		*column = append(*column, make([]uint32, more)...)
+	}
+	(*column)[i] = v
+	return nil
+}
+
+func (c *eventColumns) at(i int) alloc.Event { return c.chunks[i/chunkEvents][i%chunkEvents] }
+
+// cut copies the rows of a device out.
+func (c *eventColumns) cut(list rows) (events []alloc.Event, forward, category []uint32) {
+	n := list.len()
+	if n == 0 {
+		return nil, nil, nil
+	}
+	events = make([]alloc.Event, 0, n)
+	if list.ids == nil {
+		for i := list.from; i < list.to; {
+			chunk := c.chunks[i/chunkEvents]
+			from := i % chunkEvents
+			to := min(len(chunk), from+list.to-i)
+			events = append(events, chunk[from:to]...)
+			i += to - from
+		}
+	}
+	for _, i := range list.ids {
+		events = append(events, c.at(i))
+	}
+	return events, column(c.forward, list), column(c.category, list)
+}
+
+func column(all []uint32, list rows) []uint32 {
+	if len(all) == 0 {
+		return nil
+	}
+	out := make([]uint32, list.len())
+	any := false
+	for i := range out {
+		if row := list.at(i); row < len(all) && all[row] != 0 {
+			out[i] = all[row]
+			any = true
+		}
+	}
+	if !any {
+		return nil
+	}
+	return out
+}
+
+func (l rows) len() int {
+	if l.ids != nil {
+		return len(l.ids)
+	}
+	return l.to - l.from
+}
+
+func (l rows) at(i int) int {
+	if l.ids != nil {
+		return l.ids[i]
+	}
+	return l.from + i
+}
+
+// stackTable finds stacks by their frames.
+type stackTable struct {
+	seed  maphash.Seed
+	slots []uint32 // stack ids; 0 is free
+	count int
+	bytes []byte // scratch of hash
+}
+
+func newStackTable() stackTable {
+	return stackTable{seed: maphash.MakeSeed(), slots: make([]uint32, 1024)}
+}
+
+// stack returns the id of a list of frames, new if it was not seen before.
+func (b *builder) stack(ids []uint32) (uint32, error) {
+	t := &b.stackIDs
+	i := t.hash(ids)
+	for ; ; i++ {
+		id := t.slots[i&uint64(len(t.slots)-1)]
+		if id == 0 {
+			break
+		}
+		if slices.Equal(b.texts.FrameIDs(id), ids) {
+			return id, nil
+		}
+	}
+	if err := b.h.Charge(4*len(ids) + 24); err != nil {
+		return 0, err
+	}
+	id := uint32(len(b.texts.stacks))
+	from := uint32(len(b.texts.frameOf))
+	b.texts.frameOf = append(b.texts.frameOf, ids...)
+	b.texts.stacks = append(b.texts.stacks, span{from, uint32(len(b.texts.frameOf))})
+	t.slots[i&uint64(len(t.slots)-1)] = id
+	if t.count++; 2*t.count > len(t.slots) {
+		t.slots = make([]uint32, 2*len(t.slots))
+		for id := uint32(1); int(id) < len(b.texts.stacks); id++ {
+			i := t.hash(b.texts.FrameIDs(id))
+			for t.slots[i&uint64(len(t.slots)-1)] != 0 {
+				i++
+			}
+			t.slots[i&uint64(len(t.slots)-1)] = id
+		}
+	}
+	return id, nil
+}
+
+func (t *stackTable) hash(ids []uint32) uint64 {
+	t.bytes = t.bytes[:0]
+	for _, id := range ids {
+		t.bytes = binary.LittleEndian.AppendUint32(t.bytes, id)
+	}
+	return maphash.Bytes(t.seed, t.bytes)
+}
