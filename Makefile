@@ -25,3 +25,6 @@ vet:
 
 race:
 	CGO_ENABLED=1 $(GO) test -race ./...
+
+fuzz:
+	scripts/fuzz
