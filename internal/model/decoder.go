@@ -1,15 +1,17 @@
 package model
 
-// decoder is a causal language model before it is assembled: the facts that a
-// family reads from its configuration, and the names of its modules.
+// decoder is a stack of transformer layers before it is assembled: the facts
+// that a family reads from its configuration, and the names of its modules.
+// Encoders use it too.
 type decoder struct {
 	hidden, vocab, layers, maxSeq int64
 
-	norm       Norm
-	placement  Placement
-	parallel   bool
-	sharedNorm bool
-	resDropout float64
+	bidirectional bool // an encoder
+	norm          Norm
+	placement     Placement
+	parallel      bool
+	sharedNorm    bool
+	resDropout    float64
 
 	attn          Attention
 	qkvBias, bias bool // of the projections: query/key/value, and output
@@ -26,15 +28,16 @@ type decoder struct {
 	embedWidth   int64 // width of the token table where it differs (OPT-350M)
 	logitSoftcap float64
 
-	// window, dense and mixer say which layers differ; nil: none.
+	ssm       *SSM
+	ssmPrefix string
+	// The functions say which layers differ; nil: none does.
 	window func(i int64) int64
-	dense  func(i int64) bool // true: a plain MLP instead of the experts
-	ssm    *SSM
-	isSSM  func(i int64) bool
 	isMoE  func(i int64) bool
+	isSSM  func(i int64) bool
 	noRope func(i int64) bool
-	// denseFFN is the width of the plain MLP of layers without experts.
-	denseFFN int64
+	// pattern has one letter for each layer of a network whose layers are one
+	// mixer or one MLP: M, *, - and E (Nemotron-H). "" for all others.
+	pattern string
 	// extra adds modules to a layer.
 	extra func(l *Layer)
 }
@@ -77,10 +80,46 @@ func gptNames() names {
 
 // variant is what makes one layer differ from another.
 type variant struct {
+	mixer  byte // 'a' attention, 'm' state space, 0 none
+	ffn    byte // 'd' dense, 'e' experts, 0 none
 	window int64
-	moe    bool
-	ssm    bool
 	noRope bool
+}
+
+// variant returns what layer i is.
+func (d *decoder) variant(i int64) variant {
+	v := variant{mixer: 'a'}
+	if d.pattern != "" {
+		v.mixer = 0
+		switch d.pattern[i] {
+		case 'M':
+			v.mixer = 'm'
+		case '*':
+			v.mixer = 'a'
+		case '-':
+			v.ffn = 'd'
+		case 'E':
+			v.ffn = 'e'
+		}
+	} else {
+		if d.isSSM != nil && d.isSSM(i) {
+			v.mixer = 'm'
+		}
+		switch {
+		case d.moe != nil && (d.isMoE == nil || d.isMoE(i)):
+			v.ffn = 'e'
+		case d.mlp.FFN > 0:
+			v.ffn = 'd'
+		}
+	}
+	if v.mixer == 'a' {
+		v.window = d.attn.Window
+		if d.window != nil {
+			v.window = d.window(i)
+		}
+		v.noRope = d.noRope != nil && d.noRope(i)
+	}
+	return v
 }
 
 // model assembles the decoder.
@@ -107,28 +146,7 @@ func (d *decoder) model(c *config) *Model {
 		m.Embed = append(m.Embed, n.module("transformer.word_embeddings_layernorm", RoleEmbedLN))
 	}
 
-	s := &Stack{Name: "decoder", Hidden: d.hidden, Causal: true}
-	cache := map[variant]*Layer{}
-	for i := range min(d.layers, listMost) {
-		v := variant{window: d.attn.Window}
-		if d.window != nil {
-			v.window = d.window(i)
-		}
-		v.ssm = d.isSSM != nil && d.isSSM(i)
-		v.moe = d.moe != nil && (d.isMoE == nil || d.isMoE(i))
-		v.noRope = d.noRope != nil && d.noRope(i)
-		l := cache[v]
-		if l == nil {
-			l = d.layer(v)
-			cache[v] = l
-		}
-		s.Layers = append(s.Layers, l)
-	}
-	if !d.noFinalNorm {
-		n := d.norm
-		s.FinalNorm = &n
-		s.Tail = append(s.Tail, n.module(d.names.final, RoleNormFinal))
-	}
+	s := d.stack("decoder")
 	if width != d.hidden {
 		s.Tail = append(s.Tail, linear("model.decoder.project_out", RoleNone, d.hidden, width, false, SplitNone))
 	}
@@ -147,6 +165,28 @@ func (d *decoder) model(c *config) *Model {
 	return m
 }
 
+// stack assembles the layers and the final norm.
+func (d *decoder) stack(name string) *Stack {
+	d.complete()
+	s := &Stack{Name: name, Hidden: d.hidden, Causal: d.attn.Causal}
+	cache := map[variant]*Layer{}
+	for i := range min(d.layers, listMost) {
+		v := d.variant(i)
+		l := cache[v]
+		if l == nil {
+			l = d.layer(v)
+			cache[v] = l
+		}
+		s.Layers = append(s.Layers, l)
+	}
+	if !d.noFinalNorm {
+		n := d.norm
+		s.FinalNorm = &n
+		s.Tail = append(s.Tail, n.module(d.names.final, RoleNormFinal))
+	}
+	return s
+}
+
 // complete fills in what follows from the rest.
 func (d *decoder) complete() {
 	d.norm.Width = d.hidden
@@ -154,7 +194,7 @@ func (d *decoder) complete() {
 		d.placement = PreNorm
 	}
 	a := &d.attn
-	a.Causal = true
+	a.Causal = !d.bidirectional
 	if a.KVHeads == 0 {
 		a.KVHeads = a.Heads
 	}
@@ -177,10 +217,11 @@ func (d *decoder) layer(v variant) *Layer {
 	if n.norm1 != "" {
 		add(d.norm.module(n.norm1, RoleNorm1))
 	}
-	if v.ssm {
+	switch v.mixer {
+	case 'm':
 		l.SSM = d.ssm
-		add(d.ssm.modules("mamba.", d.hidden)...)
-	} else {
+		add(d.ssm.modules(d.ssmPrefix, d.hidden)...)
+	case 'a':
 		a := d.attn
 		a.Window = v.window
 		if v.noRope {
@@ -192,18 +233,15 @@ func (d *decoder) layer(v variant) *Layer {
 	if n.post1 != "" {
 		add(d.norm.module(n.post1, RoleNormPost1))
 	}
-	if !d.sharedNorm && n.norm2 != "" && (v.moe || d.mlp.FFN > 0) {
+	if !d.sharedNorm && n.norm2 != "" && v.ffn != 0 && v.mixer != 0 {
 		add(d.norm.module(n.norm2, RoleNorm2))
 	}
-	switch {
-	case v.moe:
+	switch v.ffn {
+	case 'e':
 		l.MoE = d.moe
 		add(d.moeModules()...)
-	case d.mlp.FFN > 0:
+	case 'd':
 		mlp := d.mlp
-		if d.denseFFN > 0 {
-			mlp.FFN = d.denseFFN
-		}
 		l.MLP = &mlp
 		add(mlpModules(&mlp, d.hidden, n)...)
 	}
@@ -284,7 +322,7 @@ func mlpModules(m *MLP, hidden int64, n *names) []Module {
 // moeModules returns the router, the experts and the shared expert.
 func (d *decoder) moeModules() []Module {
 	e, n, h := d.moe, &d.names, d.hidden
-	mods := []Module{linear(n.router, RoleRouter, h, e.Experts, false, SplitNone)}
+	mods := []Module{linear(n.router, RoleRouter, h, e.Experts, e.RouterBias, SplitNone)}
 	switch {
 	case e.FusedGateUp:
 		mods = append(mods, experts(n.expGateUp, RoleExpertGateUp, e.Experts, h, 2*e.FFN, e.Bias, SplitOutputs))
@@ -295,8 +333,17 @@ func (d *decoder) moeModules() []Module {
 	default:
 		mods = append(mods, experts(n.expUp, RoleExpertUp, e.Experts, h, e.FFN, e.Bias, SplitOutputs))
 	}
+	if e.ScoreBias {
+		mods = append(mods, Module{Name: n.router + ".e_score_correction_bias", Kind: ParamsAlone,
+			Params: []Param{{Shape: []int64{e.Experts}, Frozen: true}}})
+	}
 	mods = append(mods, experts(n.expDown, RoleExpertDown, e.Experts, e.FFN, h, e.Bias, SplitInputs))
 	if e.SharedFFN > 0 {
+		if n.shGateUp != "" {
+			return append(mods,
+				linear(n.shGateUp, RoleSharedGateUp, h, 2*e.SharedFFN, false, SplitOutputs),
+				linear(n.shDown, RoleSharedDown, e.SharedFFN, h, false, SplitInputs))
+		}
 		if e.Gated {
 			mods = append(mods, linear(n.shGate, RoleSharedGate, h, e.SharedFFN, false, SplitOutputs))
 		}

@@ -148,6 +148,10 @@ type MoE struct {
 	Gated         bool
 	FusedGateUp   bool
 	Bias          bool
+	RouterBias    bool
+	// ScoreBias says that the router has a bias that is moved by balance, not
+	// by gradients (DeepSeek V3).
+	ScoreBias bool
 	// SharedFFN is the width of the experts that every token takes, together;
 	// 0: none.
 	SharedFFN int64

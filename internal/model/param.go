@@ -113,6 +113,7 @@ const (
 	RoleExpertDown   Role = "expert_down"
 	RoleSharedGate   Role = "shared_gate"
 	RoleSharedUp     Role = "shared_up"
+	RoleSharedGateUp Role = "shared_gate_up"
 	RoleSharedDown   Role = "shared_down"
 	RoleSharedSwitch Role = "shared_switch" // Qwen2-MoE's sigmoid gate of the shared expert
 
