@@ -6,13 +6,13 @@ import "math/bits"
 // pytorch v2.12 c10/cuda/CUDACachingAllocator.h: kMinBlockSize.
 const unit = 512
 
-// chunkLen is the number of entries of a chunk: three binary-search steps fewer
-// than the whole set, and short enough to shift by a few cache lines.
-const chunkLen = 64
+// chunkLen is the number of entries of a chunk: short enough to shift by a few
+// cache lines, long enough that the list of chunks stays short.
+const chunkLen = 32
 
 // A freeSet is the ordered set of the free blocks of one pool and stream, by
-// (size, tie). It is a list of sorted chunks of parallel arrays, so that a
-// search touches few cache lines and an insertion moves at most one chunk. The
+// (size, tie). It is a list of sorted chunks, so that a search touches few cache
+// lines and an insertion moves at most one chunk. The
 // chunks are taken from an arena and never given back: nothing is allocated once
 // the set has reached its size.
 type freeSet struct {
@@ -26,10 +26,13 @@ type entryKey struct{ size, tie uint64 }
 
 // A chunk is up to chunkLen entries in ascending order.
 type chunk struct {
-	n    int32
-	size [chunkLen]uint64
-	tie  [chunkLen]uint64
-	id   [chunkLen]int32
+	n int32
+	e [chunkLen]entry
+}
+
+type entry struct {
+	size, tie uint64
+	id        int32
 }
 
 // position is an entry of a freeSet: the index into order, and into the chunk.
@@ -109,7 +112,7 @@ func (c *chunk) lower(size, tie uint64) int {
 	for n > 0 {
 		half := n / 2
 		m := (lo + half) & (chunkLen - 1)
-		step := -less(c.size[m], c.tie[m], size, tie) // all ones if m is below
+		step := -less(c.e[m].size, c.e[m].tie, size, tie) // all ones if m is below
 		lo += (half + 1) & step
 		n = half&^step | (n-half-1)&step
 	}
@@ -134,10 +137,8 @@ func (s *freeSet) insert(c *chunks, size, tie uint64, id int32) {
 	}
 	in := k.lower(size, tie)
 	n := int(k.n)
-	copy(k.size[in+1:n+1], k.size[in:n])
-	copy(k.tie[in+1:n+1], k.tie[in:n])
-	copy(k.id[in+1:n+1], k.id[in:n])
-	k.size[in], k.tie[in], k.id[in] = size, tie, id
+	copy(k.e[in+1:n+1], k.e[in:n])
+	k.e[in] = entry{size, tie, id}
 	k.n++
 	s.n++
 	if in == 0 {
@@ -150,17 +151,15 @@ func (s *freeSet) split(c *chunks, at int, size, tie uint64) (int, *chunk) {
 	id := c.take() // may move the arena
 	old, fresh := &c.all[s.order[at]], &c.all[id]
 	const half = chunkLen / 2
-	copy(fresh.size[:half], old.size[half:])
-	copy(fresh.tie[:half], old.tie[half:])
-	copy(fresh.id[:half], old.id[half:])
+	copy(fresh.e[:half], old.e[half:])
 	old.n, fresh.n = half, half
 	s.order = append(s.order, 0)
 	copy(s.order[at+2:], s.order[at+1:])
 	s.order[at+1] = id
 	s.mins = append(s.mins, entryKey{})
 	copy(s.mins[at+2:], s.mins[at+1:])
-	s.mins[at+1] = entryKey{fresh.size[0], fresh.tie[0]}
-	if less(size, tie, fresh.size[0], fresh.tie[0]) == 0 {
+	s.mins[at+1] = entryKey{fresh.e[0].size, fresh.e[0].tie}
+	if less(size, tie, fresh.e[0].size, fresh.e[0].tie) == 0 {
 		return at + 1, fresh
 	}
 	return at, old
@@ -176,9 +175,7 @@ func (s *freeSet) remove(c *chunks, size, tie uint64) {
 func (s *freeSet) removeAt(c *chunks, p position) {
 	k := &c.all[s.order[p.at]]
 	n := int(k.n)
-	copy(k.size[p.in:n-1], k.size[p.in+1:n])
-	copy(k.tie[p.in:n-1], k.tie[p.in+1:n])
-	copy(k.id[p.in:n-1], k.id[p.in+1:n])
+	copy(k.e[p.in:n-1], k.e[p.in+1:n])
 	k.n--
 	s.n--
 	switch {
@@ -187,14 +184,14 @@ func (s *freeSet) removeAt(c *chunks, p position) {
 		s.order = append(s.order[:p.at], s.order[p.at+1:]...)
 		s.mins = append(s.mins[:p.at], s.mins[p.at+1:]...)
 	case k.n > 0 && p.in == 0:
-		s.mins[p.at] = entryKey{k.size[0], k.tie[0]}
+		s.mins[p.at] = entryKey{k.e[0].size, k.e[0].tie}
 	case k.n == 0:
 		s.mins[p.at] = entryKey{} // any first key will be above it
 	}
 }
 
 // at returns the block at p.
-func (s *freeSet) at(c *chunks, p position) int32 { return c.all[s.order[p.at]].id[p.in] }
+func (s *freeSet) at(c *chunks, p position) int32 { return c.all[s.order[p.at]].e[p.in].id }
 
 // next returns the entry after p.
 func (s *freeSet) next(c *chunks, p position) (position, bool) {
@@ -229,7 +226,9 @@ func (s *freeSet) appendTo(c *chunks, ids []int32) []int32 {
 	}
 	for _, at := range s.order {
 		k := &c.all[at]
-		ids = append(ids, k.id[:k.n]...)
+		for i := range k.n {
+			ids = append(ids, k.e[i].id)
+		}
 	}
 	return ids
 }
