@@ -44,6 +44,8 @@ type Config struct {
 	Total int64
 	// Record, if it is set, is called with every event that torch would record.
 	Record func(Event)
+	// Device takes the place of a card of Capacity bytes.
+	Device Device
 }
 
 // An Allocator is the caching allocator of one device. It is not safe for
@@ -52,7 +54,7 @@ type Allocator struct {
 	conf   Settings
 	rules  rules
 	record func(Event)
-	device device
+	device Device
 	limit  int64 // of the memory fraction; noLimit if there is none
 	total  int64
 
@@ -66,6 +68,7 @@ type Allocator struct {
 	spareUse     int32
 	queues       []queue
 	waiting      int // blocks freed and waiting for other streams
+	held         int // blocks freed with FreeLater
 	deferred     []int32
 	routed       []PoolID // pools that requests go to, the newest last
 	counter      uint64
@@ -82,22 +85,26 @@ type shelf struct {
 	unmapped freeSet // by address; expandable segments only
 }
 
-// device is the driver: where memory comes from.
-type device interface {
-	// malloc is cudaMalloc.
-	malloc(size int64) (addr uint64, ok bool)
-	// free is cudaFree.
-	free(addr uint64, size int64)
-	// reserve takes address space for an expandable segment of pages.
-	reserve(page int64) (addr uint64, size int64)
-	// mapPages backs addresses with memory, wholly or not at all.
-	mapPages(addr uint64, size, page int64) bool
-	unmapPages(addr uint64, size int64)
-	// settle frees the blocks that wait for other streams, which have ended.
-	settle(a *Allocator)
-	// freeBytes is what cudaMemGetInfo reports; -1 if it is not known.
-	freeBytes() int64
-	reset()
+// A Device is the driver, where memory comes from. The usual one is a card of
+// Config.Capacity bytes; a replay puts the trace in its place.
+type Device interface {
+	// Malloc is cudaMalloc.
+	Malloc(size int64) (addr uint64, ok bool)
+	// Free is cudaFree.
+	Free(addr uint64, size int64)
+	// Reserve takes address space for an expandable segment of pages.
+	Reserve(page int64) (addr uint64, size int64)
+	// Map backs addresses with memory, wholly or not at all.
+	Map(addr uint64, size int64) bool
+	// Unmap takes the memory away again.
+	Unmap(addr uint64, size int64)
+	// Settle waits for all streams and completes the frees that wait for them,
+	// with Allocator.Settle or Allocator.Complete.
+	Settle(a *Allocator)
+	// FreeBytes is what cudaMemGetInfo reports; -1 if it is not known.
+	FreeBytes() int64
+	// Reset returns the device to its start.
+	Reset()
 }
 
 // New returns an empty allocator.
@@ -105,14 +112,13 @@ func New(c Config) *Allocator {
 	if c.Total == 0 {
 		c.Total = c.Capacity
 	}
-	return newAllocator(c, &card{capacity: c.Capacity, total: c.Total})
-}
-
-func newAllocator(c Config, d device) *Allocator {
+	if c.Device == nil {
+		c.Device = &card{capacity: c.Capacity, total: c.Total}
+	}
 	if c.Torch == (Version{}) {
 		c.Torch = latest
 	}
-	a := &Allocator{conf: c.Settings.normal(), rules: rulesOf(c.Torch), record: c.Record, device: d, total: c.Total}
+	a := &Allocator{conf: c.Settings.Normal(), rules: rulesOf(c.Torch), record: c.Record, device: c.Device, total: c.Total}
 	a.conf.ExpandableSegments = a.conf.ExpandableSegments && a.rules.expandable
 	a.limit = noLimit
 	if a.conf.MemoryFraction < 1 {
@@ -156,10 +162,10 @@ func (a *Allocator) Reset() {
 	for i := range a.queues {
 		a.queues[i].blocks, a.queues[i].done = a.queues[i].blocks[:0], 0
 	}
-	a.waiting, a.deferred, a.routed = 0, a.deferred[:0], a.routed[:0]
+	a.waiting, a.held, a.deferred, a.routed = 0, 0, a.deferred[:0], a.routed[:0]
 	a.counter = 0
 	a.tally, a.stats = [3]PoolStats{}, Stats{}
-	a.device.reset()
+	a.device.Reset()
 }
 
 // OutOfMemory is a request that failed, with the figures of torch's message.
@@ -264,7 +270,7 @@ func (a *Allocator) obtain(r *request) int32 {
 func (a *Allocator) outOfMemory(r *request, requested int64, stream uint64) error {
 	e := &OutOfMemory{
 		Requested: requested, Tried: r.segment, Allocated: a.AllocatedBytes(), Reserved: a.ReservedBytes(),
-		Free: a.device.freeBytes(), Limit: a.limit, Rejected: r.rejected,
+		Free: a.device.FreeBytes(), Limit: a.limit, Rejected: r.rejected,
 	}
 	if r.rejected {
 		a.stats.NumOOMRejections++
@@ -409,9 +415,22 @@ func (a *Allocator) Free(handle Block) {
 		return
 	}
 	id := int32(handle)
+	a.requestFree(id)
+	switch {
+	case a.blocks[id].uses == 0:
+		a.freeBlock(id)
+	case len(a.routed) > 0:
+		a.deferred = append(a.deferred, id)
+	default:
+		a.queueUses(id)
+	}
+}
+
+// requestFree is the first half of Free: the tensor is dead.
+func (a *Allocator) requestFree(id int32) {
 	b := &a.blocks[id]
 	if !b.allocated {
-		panic("alloc: a block is freed twice")
+		panic("alloc: a block is freed that is not allocated")
 	}
 	b.allocated = false
 	a.countFreeRequested(a.kind(b), b.size)
@@ -420,14 +439,6 @@ func (a *Allocator) Free(handle Block) {
 	}
 	if b.size >= a.conf.MaxSplitSize {
 		a.stats.OversizeAllocations.down(1)
-	}
-	switch {
-	case b.uses == 0:
-		a.freeBlock(id)
-	case len(a.routed) > 0:
-		a.deferred = append(a.deferred, id)
-	default:
-		a.queueUses(id)
 	}
 }
 

@@ -22,7 +22,7 @@ type card struct {
 	nextReservation uint64
 }
 
-func (c *card) reset() {
+func (c *card) Reset() {
 	c.taken, c.next, c.nextReservation = 0, firstAddress, firstReservation
 }
 
@@ -34,7 +34,7 @@ func (c *card) take(size int64) bool {
 	return true
 }
 
-func (c *card) malloc(size int64) (uint64, bool) {
+func (c *card) Malloc(size int64) (uint64, bool) {
 	if !c.take(size) {
 		return 0, false
 	}
@@ -43,9 +43,9 @@ func (c *card) malloc(size int64) (uint64, bool) {
 	return addr, true
 }
 
-func (c *card) free(_ uint64, size int64) { c.taken -= size }
+func (c *card) Free(_ uint64, size int64) { c.taken -= size }
 
-func (c *card) reserve(page int64) (uint64, int64) {
+func (c *card) Reserve(page int64) (uint64, int64) {
 	size := int64(reservationWithoutTotal)
 	if c.total > 0 {
 		size = c.total + c.total/8
@@ -56,13 +56,13 @@ func (c *card) reserve(page int64) (uint64, int64) {
 	return addr, size
 }
 
-func (c *card) mapPages(_ uint64, size, _ int64) bool { return c.take(size) }
+func (c *card) Map(_ uint64, size int64) bool { return c.take(size) }
 
-func (c *card) unmapPages(_ uint64, size int64) { c.taken -= size }
+func (c *card) Unmap(_ uint64, size int64) { c.taken -= size }
 
-func (c *card) settle(a *Allocator) { a.settleAll() }
+func (c *card) Settle(a *Allocator) { a.Settle() }
 
-func (c *card) freeBytes() int64 {
+func (c *card) FreeBytes() int64 {
 	if c.capacity == 0 {
 		return -1
 	}

@@ -56,7 +56,7 @@ func (a *Allocator) findAddressSpace(r *request) int32 {
 	if r.kind == 2 {
 		page = a.conf.LargeSegmentSize
 	}
-	base, size := a.device.reserve(page)
+	base, size := a.device.Reserve(page)
 	if size < r.size {
 		return 0
 	}
@@ -87,7 +87,7 @@ func (a *Allocator) mapBlock(id int32, size int64, kind int) bool {
 	page := a.reservations[b.reservation-1].page
 	size = (size + page - 1) / page * page
 	addr := b.addr
-	if !a.device.mapPages(addr, size, page) {
+	if !a.device.Map(addr, size) {
 		return false
 	}
 	a.unshelve(id)
@@ -142,7 +142,7 @@ func (a *Allocator) unmap(id int32) {
 	a.merge(id, b.prev)
 	a.merge(id, b.next)
 	a.shelve(id)
-	a.device.unmapPages(from, size)
+	a.device.Unmap(from, size)
 	a.countReserved(kind, -size, 0)
 	a.pools[a.shelves[b.shelf].pool].mallocs--
 	a.stats.NumDeviceFree++

@@ -73,3 +73,13 @@ func (s *Settings) SegmentSize(rounded int64) int64 {
 		return (rounded + roundLarge - 1) / roundLarge * roundLarge
 	}
 }
+
+// LargestTail returns by how much a block of the large pool can be larger than
+// the rounded request it serves: what is not split off.
+// c10/cuda/CUDACachingAllocator.cpp: should_split, get_free_block.
+func (s *Settings) LargestTail(rounded int64) int64 {
+	if rounded >= s.MaxSplitSize {
+		return max(s.MaxNonSplitRounding-unit, smallLimit)
+	}
+	return smallLimit
+}

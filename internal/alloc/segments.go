@@ -20,7 +20,7 @@ func (a *Allocator) grow(r *request) int32 {
 		}
 		return id
 	}
-	addr, ok := a.device.malloc(r.segment)
+	addr, ok := a.device.Malloc(r.segment)
 	if !ok {
 		return 0
 	}
@@ -52,7 +52,7 @@ func (a *Allocator) releaseSegment(id int32) {
 		a.emit(SegmentFree, b, b.addr, b.size)
 	}
 	a.stats.NumDeviceFree++
-	a.device.free(b.addr, b.size)
+	a.device.Free(b.addr, b.size)
 	a.pools[a.shelves[b.shelf].pool].mallocs--
 	a.countReserved(a.kind(b), -b.size, -1)
 	if b.size >= a.conf.MaxSplitSize {
@@ -71,7 +71,7 @@ func (a *Allocator) EmptyCache() { a.releaseCached() }
 func (a *Allocator) releaseCached() {
 	if len(a.routed) == 0 {
 		a.stats.NumSyncAllStreams++
-		a.device.settle(a)
+		a.device.Settle(a)
 		a.releasePool(poolLarge)
 		a.releasePool(poolSmall)
 	}

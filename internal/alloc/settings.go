@@ -42,8 +42,8 @@ func Defaults() Settings {
 	}
 }
 
-// normal fills in what a caller who builds Settings by hand may leave zero.
-func (s Settings) normal() Settings {
+// Normal fills in what a caller who builds Settings by hand may leave zero.
+func (s Settings) Normal() Settings {
 	d := Defaults()
 	if s.Backend == "" {
 		s.Backend = d.Backend
@@ -175,7 +175,7 @@ const mibBytes = 1 << 20
 // ParseConf reads a configuration string as torch of version v does, on top of
 // the settings from. It returns a *ConfError where torch would raise.
 func ParseConf(conf string, v Version, from Settings) (Settings, error) {
-	s := from.normal()
+	s := from.Normal()
 	// Each parse begins by resetting these three, and the segment size.
 	s.MaxSplitSize, s.GCThreshold = Unlimited, 0
 	s.RoundupPower2Divisions = [divisionEntries]uint64{}
@@ -205,7 +205,7 @@ func ParseConf(conf string, v Version, from Settings) (Settings, error) {
 			return s, &ConfError{Key: p.key, Msg: err.Error()}
 		}
 	}
-	return s.normal(), nil
+	return s.Normal(), nil
 }
 
 func boolOrder(b bool) int {

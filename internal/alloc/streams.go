@@ -116,13 +116,29 @@ func (a *Allocator) endEvent(id int32) {
 	}
 }
 
-// settleAll ends every event: all streams are waited for.
+// Settle ends every event: all streams are waited for.
 // c10/cuda/CUDACachingAllocator.cpp: synchronize_and_free_events.
-func (a *Allocator) settleAll() {
+func (a *Allocator) Settle() {
 	a.undefer()
 	for i := range a.queues {
 		q := &a.queues[i]
 		q.done = 0
 		a.completeFirst(q, len(q.blocks))
 	}
+}
+
+// FreeLater is Free of a block that other streams use, for a caller that knows
+// when they are done and calls Complete then.
+func (a *Allocator) FreeLater(handle Block) {
+	b := &a.blocks[handle]
+	b.events++ // before the free, so that it stays off the shelf
+	a.requestFree(int32(handle))
+	a.held++
+}
+
+// Complete ends a FreeLater.
+func (a *Allocator) Complete(handle Block) {
+	a.held--
+	a.blocks[handle].events--
+	a.freeBlock(int32(handle))
 }

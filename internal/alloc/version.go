@@ -2,6 +2,7 @@ package alloc
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -117,4 +118,20 @@ func rulesOf(v Version) rules {
 		c.apply(&r)
 	}
 	return r
+}
+
+// Distinct returns the versions from oldest to newest that behave differently
+// from the one before, the newest first. Each stands for those after it.
+func Distinct(oldest, newest Version) []Version {
+	out := []Version{newest}
+	for _, c := range slices.Backward(changes()) {
+		if oldest.Before(c.since) && !newest.Before(c.since) {
+			before := Version{c.since.Major, c.since.Minor - 1}
+			if c.since.Minor == 0 {
+				before = Version{1, 13} // the last of torch 1
+			}
+			out = append(out, before)
+		}
+	}
+	return out
 }

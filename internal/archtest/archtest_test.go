@@ -19,7 +19,7 @@ var layers = [][]string{
 	{"internal/units", "internal/i18n", "catalog", "python"},
 	{"internal/account", "internal/pickle", "internal/oomlog", "internal/alloc", "internal/gpu"},
 	{"internal/snapshot", "internal/model"},
-	{"internal/workload"},
+	{"internal/workload", "internal/replay"},
 	{"internal/memory", "internal/speed"},
 	{"internal/remedy"},
 	{"internal/diagnose", "internal/plan"},
