@@ -335,7 +335,7 @@ func (d *decoder) moeModules() []Module {
 	}
 	if e.ScoreBias {
 		mods = append(mods, Module{Name: n.router + ".e_score_correction_bias", Kind: ParamsAlone,
-			Params: []Param{{Shape: []int64{e.Experts}, Frozen: true}}})
+			Params: []Param{{Shape: []int64{e.Experts}, Buffer: true}}})
 	}
 	mods = append(mods, experts(n.expDown, RoleExpertDown, e.Experts, e.FFN, h, e.Bias, SplitInputs))
 	if e.SharedFFN > 0 {

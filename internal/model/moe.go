@@ -58,7 +58,10 @@ func qwenMoE(c *config) *Model {
 // their relatives (with latent attention).
 func deepseek(c *config) *Model {
 	d := llamaLike(c)
-	if c.textOr("", "model_type") != "deepseek" {
+	kind := c.textOr("", "model_type")
+	// V3 moves a bias of the router instead of adding a loss.
+	balanced := kind != "deepseek" && kind != "deepseek_v2" || c.textOr("", "topk_method") == "noaux_tc"
+	if kind != "deepseek" {
 		mla := &MLA{QRank: c.intOr(0, "q_lora_rank"), KVRank: c.dim("kv_lora_rank"), NopeDim: c.dim("qk_nope_head_dim"), RopeDim: c.dim("qk_rope_head_dim")}
 		if mla.QRank < 0 || mla.QRank > dimensionMost {
 			c.fail("q_lora_rank", "%d is not a rank", mla.QRank)
@@ -74,7 +77,7 @@ func deepseek(c *config) *Model {
 	n.shGate, n.shUp, n.shDown = "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"
 	if c.has("n_routed_experts") {
 		d.moe = &MoE{Experts: c.dim("n_routed_experts"), TopK: c.dim("num_experts_per_tok"), FFN: c.dim("moe_intermediate_size"), Act: d.mlp.Act,
-			Gated: true, ScoreBias: c.textOr("", "topk_method") == "noaux_tc"}
+			Gated: true, ScoreBias: balanced}
 		d.moe.AuxLoss = c.floatOr(0, "aux_loss_alpha") > 0 && !d.moe.ScoreBias
 		d.moe.SharedFFN = c.dimOr(0, "n_shared_experts") * d.moe.FFN
 		first, every := c.intOr(0, "first_k_dense_replace"), c.intOr(1, "moe_layer_freq")
