@@ -28,3 +28,5 @@ race:
 
 fuzz:
 	scripts/fuzz
+score:
+	@$(GO) run ./tools/score -corpus $(CORPUS)

@@ -15,6 +15,7 @@ const (
 	OtherProcesses Kind = "other_processes"  // memory of other processes on the card
 	Outside        Kind = "outside"          // this process, outside the caching allocator: context, NCCL, libraries
 	OutsideOrOther Kind = "outside_or_other" // the message does not tell the two above apart
+	ThisProcess    Kind = "this_process"     // this process, not broken down
 	Weights        Kind = "weights"
 	Gradients      Kind = "gradients"
 	OptimizerState Kind = "optimizer_state"

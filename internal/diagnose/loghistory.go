@@ -1,0 +1,156 @@
+package diagnose
+
+import (
+	"strings"
+
+	"unoom/internal/oomlog"
+	"unoom/internal/remedy"
+)
+
+// historyRules: what happened before. Where figures and traceback are silent,
+// when it fails decides.
+func historyRules() []logRule {
+	return []logRule{
+		{"hist.late", []vote{{remedy.LongestBatch, 2.2}, {remedy.LeakGraphRetained, weak}, {remedy.LeakStateGrowth, trace}, {remedy.BatchTooLarge, -1}, {remedy.GPUTooSmall, -1}, {remedy.TrainStateTooLarge, -fair}, {remedy.ActivationsNoCheckpointing, -1}}, late},
+		{"hist.first_step", []vote{{remedy.BatchTooLarge, trace}, {remedy.GPUTooSmall, 0.5}, {remedy.LongestBatch, -fair}, {remedy.LeakGraphRetained, -fair}, {remedy.LeakStateGrowth, -fair}}, firstStep},
+		{"hist.growth", []vote{{remedy.LeakGraphRetained, strong + 0.5}, {remedy.LeakStateGrowth, strong - 0.5}}, grows},
+		{"hist.retry", []vote{{remedy.ExceptionHoldsTensors, strong}}, retryHolds},
+		{"hist.ranks_on_gpu0", []vote{{remedy.RanksShareGPU, strong}}, ranksOnGPU0},
+		{"hist.busy_card", []vote{{remedy.WrongGPU, strong}, {remedy.OtherProcess, weak}}, otherCardFree},
+		{"hist.holder", []vote{{remedy.OtherProcess, fair}}, holder},
+		{"hist.no_holder", []vote{{remedy.OrphanProcess, strong}}, noHolder},
+		{"hist.unlike_cards", []vote{{remedy.MixedGPUs, strong}}, unlikeCards},
+		{"hist.resumed", []vote{{remedy.ResumeDoubleLoad, 2}}, resumed},
+	}
+}
+
+// lateSteps is from where on a failure is not one of the start.
+const lateSteps = 50
+
+func late(s *signals) (hit, bool) {
+	p := s.progress
+	if p == nil || !s.memory() || s.phase == oomlog.PhaseSave || s.phase == oomlog.PhaseResume || s.phase == oomlog.PhaseEvaluation {
+		return hit{}, false
+	}
+	if s.figuresKnown() && s.outsideShare() > 0.5 {
+		return hit{}, false
+	}
+	h := hit{args: []any{p.Step, p.Total}, at: p.Source}
+	return h, p.Step >= lateSteps || p.Epoch >= 2 && p.Step != 0
+}
+
+func firstStep(s *signals) (hit, bool) {
+	p := s.progress
+	if p == nil || !s.memory() || p.Epoch > 1 {
+		return hit{}, false
+	}
+	return hit{args: []any{p.Step, p.Total}, at: p.Source}, p.Step == 0 || p.Step == 1
+}
+
+func grows(s *signals) (hit, bool) {
+	g := s.growth
+	if g == nil || !s.memory() {
+		return hit{}, false
+	}
+	return hit{args: []any{g.first.Allocated.Bytes, g.last.Allocated.Bytes, g.n}, at: g.last.Source}, true
+}
+
+// retryHolds: an attempt with less work fails with as much allocated as before.
+func retryHolds(s *signals) (hit, bool) {
+	if s.fail == nil || s.fail.Attempt == 0 || !s.hasReserved || !s.memory() {
+		return hit{}, false
+	}
+	for _, f := range s.earlier {
+		if f.Attempt < s.fail.Attempt && f.Rank == s.fail.Rank && f.Figures.Allocated.Known && s.allocated*10 >= f.Figures.Allocated.Bytes*9 {
+			return hit{args: []any{f.Figures.Allocated.Bytes, s.allocated}, at: f.Source}, true
+		}
+	}
+	return hit{}, false
+}
+
+// ranksOnGPU0: a rank other than the first fails on GPU 0. Launchers show each
+// rank its own card by number, so it should have failed on its own.
+func ranksOnGPU0(s *signals) (hit, bool) {
+	if s.fail == nil || s.fail.Rank <= 0 || s.fail.Figures.Device != 0 || !s.memory() {
+		return hit{}, false
+	}
+	for _, f := range s.res.Failures {
+		if f.Figures.Device > 0 {
+			return s.at(s.fail.Rank), true // the numbering is not per rank
+		}
+	}
+	return s.at(s.fail.Rank), len(s.others) > 0
+}
+
+// otherCardFree: a pasted nvidia-smi table shows this card busy, another empty.
+func otherCardFree(s *signals) (hit, bool) {
+	if s.fail == nil || !s.memory() || len(s.res.Cards) < 2 {
+		return hit{}, false
+	}
+	var busy, free *oomlog.Card
+	for i := range s.res.Cards {
+		c := &s.res.Cards[i]
+		switch used := share(c.InUse.Bytes, c.Capacity.Bytes); {
+		case used > 0.5 && (s.fail.Figures.Device < 0 && c.Index == 0 || c.Index == s.fail.Figures.Device):
+			busy = c
+		case used < 0.1:
+			free = c
+		}
+	}
+	if busy == nil || free == nil {
+		return hit{}, false
+	}
+	return hit{args: []any{busy.Index, free.Index}, at: busy.Source}, true
+}
+
+func holder(s *signals) (hit, bool) {
+	if s.fail == nil || !s.memory() {
+		return hit{}, false
+	}
+	for _, h := range s.res.Holders {
+		if h.Memory.Bytes > 0 && (s.hasCapacity && share(h.Memory.Bytes, s.capacity) > 0.3 || !s.hasCapacity) && !strings.Contains(h.Name, "Xorg") {
+			return hit{args: []any{h.PID, h.Name, h.Memory.Bytes}, at: h.Source}, s.outsideShare() > 0.3 || !s.hasReserved
+		}
+	}
+	return hit{}, false
+}
+
+// noHolder: the table shows memory in use and no process that uses it.
+func noHolder(s *signals) (hit, bool) {
+	if s.fail == nil || !s.memory() || len(s.res.Holders) > 0 {
+		return hit{}, false
+	}
+	for _, c := range s.res.Cards {
+		if share(c.InUse.Bytes, c.Capacity.Bytes) > 0.3 && (!s.hasCapacity || s.outsideShare() > 0.3) {
+			return hit{args: []any{c.Index, c.InUse.Bytes}, at: c.Source}, true
+		}
+	}
+	return hit{}, false
+}
+
+func unlikeCards(s *signals) (hit, bool) {
+	if s.fail == nil || !s.memory() || len(s.res.Cards) < 2 || !s.distributed {
+		return hit{}, false
+	}
+	low, high := s.res.Cards[0], s.res.Cards[0]
+	for _, c := range s.res.Cards {
+		if c.Capacity.Bytes < low.Capacity.Bytes {
+			low = c
+		}
+		if c.Capacity.Bytes > high.Capacity.Bytes {
+			high = c
+		}
+	}
+	return hit{args: []any{low.Capacity.Bytes, high.Capacity.Bytes}, at: low.Source}, low.Capacity.Bytes*10 < high.Capacity.Bytes*9
+}
+
+func resumed(s *signals) (hit, bool) {
+	if !s.memory() || s.phase == oomlog.PhaseSave || s.phase == oomlog.PhaseEvaluation {
+		return hit{}, false
+	}
+	f, ok := s.res.Facts.Get(oomlog.FactResume)
+	if yes, known := oomlog.Truth(f.Value); !ok || known && !yes {
+		return hit{}, false
+	}
+	return hit{args: []any{f.Key}, at: f.Source}, s.progress == nil || s.progress.Step < lateSteps
+}

@@ -1,0 +1,181 @@
+package diagnose
+
+import (
+	"strconv"
+	"strings"
+
+	"unoom/internal/oomlog"
+	"unoom/internal/remedy"
+)
+
+func itoa(n int) string { return strconv.Itoa(n) }
+
+func lowerFrame(f oomlog.Frame) string {
+	return strings.ToLower(strings.ReplaceAll(f.File+" "+f.Func+" "+f.Code, "\\", "/"))
+}
+
+// firstSeen returns the line of the traceback that has one of the words.
+func firstSeen(s *signals, words []string) string {
+	for _, c := range s.code {
+		low := strings.ToLower(c)
+		for _, w := range words {
+			if strings.Contains(low, w) {
+				return c
+			}
+		}
+	}
+	return ""
+}
+
+// traceRules: what the traceback says. With a full card the figures are silent
+// and the traceback decides.
+func traceRules() []logRule {
+	return []logRule{
+		// Optimizer step.
+		{"trace.step", []vote{{remedy.OptimizerState, strong}, {remedy.OptimizerForeachPeak, 2.4}, {remedy.TrainStateTooLarge, 2}}, ifPhase(oomlog.PhaseStep)},
+		{"trace.state_created", []vote{{remedy.OptimizerState, strong}}, ifSees("exp_avg", "momentum_buffer", "_init_group", "init_state(", "square_avg", "state_step", "['sum']", "exp_inf")},
+		{"trace.foreach", []vote{{remedy.OptimizerForeachPeak, strong + 2}}, ifSees("_foreach_", "_multi_tensor_", "foreach_sqrt", "multi_tensor_apply")},
+
+		// Loss.
+		{"trace.logits", []vote{{remedy.LogitsVocab, strong + 1}, {remedy.LongestBatch, 2.2}, {remedy.SequenceTooLong, 2}}, logits},
+		{"trace.assignment", []vote{{remedy.LongestBatch, strong}, {remedy.InputTooLarge, weak}}, ifSees("get_assignments", "assigner", "bbox_overlaps", "box_iou", "iou_calculator", "simota", "simotaassigner", "task_aligned", "hungarian", "label assignment")},
+		{"trace.backward", []vote{{remedy.ActivationsNoCheckpointing, trace}, {remedy.BatchTooLarge, 0.4}}, ifPhase(oomlog.PhaseBackward)},
+		{"trace.backward_logits", []vote{{remedy.LogitsVocab, 1.2}}, backwardLarge},
+		{"trace.attention", []vote{{remedy.SequenceTooLong, strong}, {remedy.InputTooLarge, 1.8}}, attention},
+		{"trace.pairwise", []vote{{remedy.InputTooLarge, strong}, {remedy.LongestBatch, weak}}, ifSees("cdist", "pairwise", "torch.ones(n, n", "to_dense", "dense_adj", "kneighbors", "torch.outer", "knn_graph", "radius_graph", "distance_matrix", "interpolate(", "upsample")},
+
+		// Evaluation.
+		{"trace.gathers_predictions", []vote{{remedy.EvalAccumulatesPredictions, decisive}}, gathersPredictions},
+		{"trace.metric_state", []vote{{remedy.LeakStateGrowth, strong + 1}, {remedy.EvalAccumulatesPredictions, 2.8}}, metricState},
+		{"trace.evaluation", []vote{{remedy.EvalWorkloadLarger, 3.4}, {remedy.EvalNoGrad, 3.2}, {remedy.EvalAccumulatesPredictions, 2.6}, {remedy.ExtraModelCopy, trace}, {remedy.LeakStateGrowth, weak}}, ifPhase(oomlog.PhaseEvaluation)},
+		{"trace.evaluation_big", []vote{{remedy.EvalWorkloadLarger, weak}}, evaluationBig},
+		{"trace.evaluation_backward", []vote{{remedy.EvalNoGrad, fair}}, evaluationBackward},
+		{"trace.generate", []vote{{remedy.EvalWorkloadLarger, weak}, {remedy.SequenceTooLong, weak}}, generates},
+
+		// Saving, resuming, loading.
+		{"trace.save", []vote{{remedy.SaveGathersFullState, strong + 1.5}}, ifPhase(oomlog.PhaseSave)},
+		{"trace.resume", []vote{{remedy.ResumeDoubleLoad, strong + 1}}, ifPhase(oomlog.PhaseResume)},
+		{"trace.load", []vote{{remedy.GPUTooSmall, fair}, {remedy.TrainStateTooLarge, 1.8}, {remedy.WrongPlacement, 2}, {remedy.PrecisionNotApplied, 1.8}, {remedy.ExtraModelCopy, weak}, {remedy.ShardingNotEffective, weak}}, loading},
+		{"trace.whole_model_to_gpu", []vote{{remedy.ShardingNotEffective, strong}}, wholeModel},
+		{"trace.sharded_load", []vote{{remedy.ShardingNotEffective, fair}}, shardedLoad},
+		{"trace.kbit_upcast", []vote{{remedy.PrecisionNotApplied, strong + 1}}, ifSees("prepare_model_for_kbit_training", "prepare_model_for_int8_training", "param.data.to(torch.float32)", ".float()  # upcast", "param.data = param.data.to(torch.float32)", "cast_mixed_precision_params")},
+		{"trace.device_map", []vote{{remedy.WrongPlacement, strong}}, deviceMapThenCUDA},
+		{"trace.model_copy", []vote{{remedy.ExtraModelCopy, strong}}, ifSees("deepcopy", "ema_model", "create_reference_model", "ref_model", "modelema", "averagedmodel", "swa_model", "copy_model", "teacher")},
+		{"trace.validation_pipeline", []vote{{remedy.ExtraModelCopy, strong}}, validationPipeline},
+
+		// Placement.
+		{"trace.data_parallel", []vote{{remedy.DPImbalance, strong + 1}}, ifSees("parallel/data_parallel.py", "parallel/scatter_gather.py", "parallel/_functions.py", "parallel/replicate.py", "comm.gather", "dataparallel(")},
+		{"trace.engine", []vote{{remedy.ColocatedEngine, strong + 1}, {remedy.Preallocation, weak}}, ifPhase(oomlog.PhaseEngine)},
+		{"trace.engine_in_trainer", []vote{{remedy.ColocatedEngine, fair}}, engineInTrainer},
+		{"trace.worker", []vote{{remedy.WorkerCUDAContexts, strong + 1}}, workerCUDA},
+		{"trace.first_touch", []vote{{remedy.OtherProcess, 1.2}, {remedy.WrongGPU, 1.2}}, firstTouch},
+		{"trace.pin_memory", []vote{{remedy.PinnedHostMemory, strong + 1}}, pinMemory},
+
+		// Allocator and others.
+		{"trace.communication", []vote{{remedy.NCCLOutsideAllocator, strong}}, ifPhase(oomlog.PhaseCommunication)},
+		{"trace.compiled", []vote{{remedy.CompileOrCUDAGraph, strong}}, ifSees("cudagraph_trees", "_inductor/", "torchinductor", "make_graphed_callables", "cuda/graphs.py", "capture_begin", "cudagraph", "max_autotune", "_dynamo/")},
+		{"trace.retain_graph", []vote{{remedy.LeakGraphRetained, strong + 1}}, ifSees("retain_graph=true", "create_graph=true", "loss_sum +=", "total_loss += loss", "running_loss += loss", "losses.append(loss)", "+= output.loss", "train_loss += loss", "epoch_loss += loss", "outputs.append(out", ".append(loss)")},
+		{"trace.state_kept", []vote{{remedy.LeakStateGrowth, fair}}, ifSees("replay_buffer", "memory_bank", "self.history.append", "self.cache[", "training_epoch_end", "training_step_outputs")},
+		{"trace.lora_trainer_load", []vote{{remedy.GPUTooSmall, trace}}, ifSees("load_lora", "add_adapter")},
+	}
+}
+
+func logits(s *signals) (hit, bool) {
+	if !s.memory() || s.phase == oomlog.PhaseSave || s.phase == oomlog.PhaseResume {
+		return hit{}, false
+	}
+	return ifSees("cross_entropy", "log_softmax", "lm_head", "logits.float()", "forcausallmloss", "selective_log_softmax", "get_batch_logps", "per_token_logps", "shift_logits", "vocab_parallel", "nll_loss", "entropy_from_logits", "logits.to(")(s)
+}
+
+// backwardLarge: on large cards, which train language models, the gradient of
+// the logits is a usual peak of the backward pass.
+func backwardLarge(s *signals) (hit, bool) {
+	_, large := filledLargeCard(s)
+	return s.at(), s.phase == oomlog.PhaseBackward && large
+}
+
+func attention(s *signals) (hit, bool) {
+	return ifSees("attention_scores", "attn_weights", "attn_scores", "scaled_dot_product", "baddbmm", "q @ k", "softmax(scores", "torch.matmul(query", "torch.matmul(q", "attention_probs", "einsum('b i d, b j d", "get_attention_scores", "rel_pos", "alibi", "causal_mask", "attn = (q", "torch.bmm(q")(s)
+}
+
+func gathersPredictions(s *signals) (hit, bool) {
+	if !s.memory() {
+		return hit{}, false
+	}
+	return ifSees("nested_concat", "nested_truncate", "pad_across_processes", "all_preds", "preds_host", "torch_pad_and_concatenate", "logits_host", "all_logits", "torch.cat(preds", "torch.cat(outputs", "torch.cat(all_", "torch.cat(predictions", "torch.cat(features", "gather_for_metrics", "eval_preds", "concat_all")(s)
+}
+
+func metricState(s *signals) (hit, bool) {
+	return ifSees("torchmetrics/", "metrics/collections", "self.metric.update", ".metrics.update", "pixel_metrics", "metric_collection", "torcheval/", "dim_zero_cat")(s)
+}
+
+func evaluationBig(s *signals) (hit, bool) {
+	return s.at(s.tried), s.phase == oomlog.PhaseEvaluation && s.hasTried && s.hasCapacity && share(s.tried, s.capacity) > 0.15
+}
+
+func evaluationBackward(s *signals) (hit, bool) {
+	return s.at(), s.phase == oomlog.PhaseEvaluation && s.memory() && s.sees(".backward(", "autograd/", "save_for_backward", "checkpointfunction")
+}
+
+func generates(s *signals) (hit, bool) {
+	if !s.memory() || s.phase == oomlog.PhaseEngine {
+		return hit{}, false
+	}
+	return ifSees("generation/utils.py", "generate(", "_beam_search", "greedy_search")(s)
+}
+
+func loading(s *signals) (hit, bool) {
+	h, ok := ifPhase(oomlog.PhaseLoad)(s)
+	if s.fail != nil && s.figuresKnown() && s.outsideShare() > 0.5 {
+		return hit{}, false
+	}
+	return h, ok
+}
+
+// wholeModel: the engine that is meant to shard moves the whole module.
+func wholeModel(s *signals) (hit, bool) {
+	return ifSees("self.module.to(", "_configure_distributed_model", "self.module.bfloat16(", "self.module.half(")(s)
+}
+
+func shardedLoad(s *signals) (hit, bool) {
+	_, fsdp := s.res.Facts.Get(oomlog.FactFSDP)
+	_, zero := s.res.Facts.Get(oomlog.FactZeROStage)
+	return s.at(), s.phase == oomlog.PhaseLoad && s.memory() && (fsdp || zero || s.sees("fsdp", "zero", "deepspeed"))
+}
+
+func deviceMapThenCUDA(s *signals) (hit, bool) {
+	if !s.memory() {
+		return hit{}, false
+	}
+	return ifSees("device_map=\"auto\").cuda", "device_map='auto').cuda", "device_map=\"auto\").to(", "dispatch_model", "infer_auto_device_map", "max_memory=")(s)
+}
+
+func validationPipeline(s *signals) (hit, bool) {
+	return s.at(), s.memory() && s.phase == oomlog.PhaseEvaluation && s.sees("log_validation", "validation_pipeline", "pipeline.from_pretrained", "diffusers/pipelines")
+}
+
+func engineInTrainer(s *signals) (hit, bool) {
+	if !s.memory() && s.class != oomlog.ClassEngine {
+		return hit{}, false
+	}
+	engine := s.class == oomlog.ClassEngine || s.phase == oomlog.PhaseEngine || s.sees("vllm", "sglang")
+	return s.at(), engine && s.sees("trl/", "verl/", "openrlhf", "grpo", "ppo_trainer", "trainer", "rollout")
+}
+
+func workerCUDA(s *signals) (hit, bool) {
+	return s.at(), s.memory() && s.sees("_worker_loop", "worker_init_fn", "utils/data/_utils/worker.py") && s.sees("cuda", "set_device", ".to(device")
+}
+
+// firstTouch: the failure is at the first use of the card, when this process
+// holds nothing yet.
+func firstTouch(s *signals) (hit, bool) {
+	bare, isBare := bareRuntime(s)
+	return bare, isBare && (s.sees(".to(device", ".cuda(", "model.to(", "_lazy_init", "set_device", "torch.cuda.", "map_location") || s.phase == oomlog.PhaseLoad)
+}
+
+func pinMemory(s *signals) (hit, bool) {
+	if !s.memory() {
+		return hit{}, false
+	}
+	return ifSees("pin_memory", "cachinghostallocator", "is_pinned", "pinned", "cudahost")(s)
+}

@@ -1,0 +1,419 @@
+package oomlog
+
+import (
+	"strconv"
+	"strings"
+)
+
+// A FactKind is what a fact is about.
+type FactKind string
+
+// The kinds of facts. Values are as written in the text.
+const (
+	FactBatch         FactKind = "batch"        // per device and step
+	FactGlobalBatch   FactKind = "global_batch" // over devices and accumulation
+	FactEvalBatch     FactKind = "eval_batch"
+	FactAccumulation  FactKind = "accumulation"
+	FactSequence      FactKind = "sequence"
+	FactImage         FactKind = "image_size"
+	FactDType         FactKind = "dtype"
+	FactOptimizer     FactKind = "optimizer"
+	FactCheckpointing FactKind = "checkpointing"
+	FactModel         FactKind = "model"
+	FactFramework     FactKind = "framework" // pytorch, hf_trainer, accelerate, lightning, deepspeed, jax, tensorflow …
+	FactLauncher      FactKind = "launcher"
+	FactWorldSize     FactKind = "world_size"
+	FactWorkers       FactKind = "num_workers"
+	FactPinMemory     FactKind = "pin_memory"
+	FactQuantization  FactKind = "quantization"
+	FactLoRA          FactKind = "lora"
+	FactZeROStage     FactKind = "zero_stage"
+	FactFSDP          FactKind = "fsdp"
+	FactOffload       FactKind = "offload"
+	FactCompile       FactKind = "compile"
+	FactAttention     FactKind = "attention"
+	FactAllocConf     FactKind = "alloc_conf"
+	FactVisible       FactKind = "visible_devices"
+	FactEngineShare   FactKind = "engine_memory_share" // vLLM, SGLang
+	FactPreallocation FactKind = "preallocation"       // XLA_PYTHON_CLIENT_*, allow_growth
+	FactTorch         FactKind = "torch_version"
+	FactCUDA          FactKind = "cuda_version"
+	FactDriver        FactKind = "driver_version"
+	FactGPU           FactKind = "gpu"
+	FactPlatform      FactKind = "platform" // wsl, windows, jetson
+	FactParameters    FactKind = "parameters"
+	FactTrainable     FactKind = "trainable_parameters"
+	FactResume        FactKind = "resume_from"
+	FactVocabulary    FactKind = "vocabulary"
+	FactHidden        FactKind = "hidden_size"
+	FactLayers        FactKind = "layers"
+	FactMaxSteps      FactKind = "max_steps"
+)
+
+// A Fact is one thing that the text says of the setting.
+type Fact struct {
+	Kind   FactKind
+	Key    string // as written: per_device_train_batch_size
+	Value  string // as written: 8
+	Source Source
+}
+
+// Facts are in the order of the text. A value that is said again is not kept
+// twice.
+type Facts []Fact
+
+// Last returns the last fact of a kind before an offset; 0 means the end.
+func (f Facts) Last(kind FactKind, before int64) (Fact, bool) {
+	for i := len(f) - 1; i >= 0; i-- {
+		if f[i].Kind == kind && (before <= 0 || f[i].Source.Offset < before) {
+			return f[i], true
+		}
+	}
+	return Fact{}, false
+}
+
+// Get returns the last fact of a kind.
+func (f Facts) Get(kind FactKind) (Fact, bool) { return f.Last(kind, 0) }
+
+// Int returns the value of the last fact of a kind as a number, or 0.
+func (f Facts) Int(kind FactKind) int64 {
+	v, ok := f.Get(kind)
+	if !ok {
+		return 0
+	}
+	n, err := strconv.ParseInt(strings.ReplaceAll(v.Value, ",", ""), 10, 64)
+	if err != nil || n < 0 {
+		return 0
+	}
+	return n
+}
+
+// Is reports whether the last fact of a kind has a value that means yes or no.
+func (f Facts) Is(kind FactKind) (yes, known bool) {
+	v, ok := f.Get(kind)
+	if !ok {
+		return false, false
+	}
+	return Truth(v.Value)
+}
+
+// Truth reads a switch as Python, YAML and command lines write it.
+func Truth(value string) (yes, known bool) {
+	switch strings.ToLower(value) {
+	case "true", "yes", "on", "1", "full", "selective", "always":
+		return true, true
+	case "false", "no", "off", "0", "none", "null", "never", "":
+		return false, true
+	}
+	return false, false
+}
+
+// keys maps the names of settings, lower-cased, with _ for -, to kinds. They
+// are those of transformers, accelerate, DeepSpeed, Lightning, Axolotl,
+// LLaMA-Factory, mmengine, detectron2, Ultralytics, Megatron, torchtune, and
+// of argparse scripts.
+func keys() map[string]FactKind {
+	m := map[string]FactKind{}
+	for kind, names := range map[FactKind]string{
+		FactBatch:         "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size train_micro_batch_size_per_gpu batch_size batchsize batch train_batch per_device_batch_size samples_per_gpu imgs_per_gpu bs batch_size_per_gpu train_bs mini_batch_size micro_train_batch_size ppo_micro_batch_size_per_gpu",
+		FactGlobalBatch:   "global_batch_size train_batch_size total_batch_size ims_per_batch effective_batch_size",
+		FactEvalBatch:     "per_device_eval_batch_size eval_batch_size val_batch_size valid_batch_size test_batch_size per_gpu_eval_batch_size val_batch",
+		FactAccumulation:  "gradient_accumulation_steps accumulate_grad_batches grad_accum accumulation_steps update_freq grad_accumulation_steps accum_iter gradient_accumulate_every accumulate_grad",
+		FactSequence:      "max_seq_length max_seq_len cutoff_len seq_length seq_len block_size model_max_length sequence_len max_source_length context_length max_tokens_per_sample sequence_length max_length max_model_len ctx_len n_ctx max_prompt_length",
+		FactImage:         "img_size imgsz image_size resolution crop_size input_size img_scale train_size",
+		FactDType:         "dtype torch_dtype mixed_precision precision param_dtype compute_dtype amp_dtype weight_dtype",
+		FactOptimizer:     "optim optimizer optimizer_type optimizer_name optim_type opt",
+		FactCheckpointing: "gradient_checkpointing activation_checkpointing activations_checkpoint use_checkpoint recompute recompute_granularity enable_gradient_checkpointing grad_checkpointing checkpoint_activations enable_activation_checkpointing use_gradient_checkpointing",
+		FactModel:         "model_name_or_path pretrained_model_name_or_path model_name base_model model_id hf_model pretrained_model base_model_name_or_path model_path pretrained_model_name model arch",
+		FactWorldSize:     "world_size nproc_per_node num_processes n_gpu num_gpus ngpus ngpus_per_node n_gpus_per_node",
+		FactWorkers:       "num_workers dataloader_num_workers workers n_workers num_dataloader_workers workers_per_gpu",
+		FactPinMemory:     "pin_memory dataloader_pin_memory",
+		FactQuantization:  "load_in_4bit load_in_8bit quantization_bit quantization quant_method",
+		FactLoRA:          "use_lora lora_r lora_rank peft_type finetuning_type lora_alpha use_peft adapter",
+		FactZeROStage:     "zero_stage zero_optimization_stage",
+		FactFSDP:          "fsdp fsdp_sharding_strategy sharding_strategy fsdp_config",
+		FactOffload:       "offload_optimizer_device offload_param_device cpu_offload offload fsdp_offload_params",
+		FactCompile:       "torch_compile compile use_compile torch_compile_mode compile_mode cuda_graphs use_cuda_graph enforce_eager",
+		FactAttention:     "attn_implementation _attn_implementation use_flash_attn flash_attn flash_attention use_flash_attention_2",
+		FactAllocConf:     "pytorch_cuda_alloc_conf pytorch_alloc_conf pytorch_hip_alloc_conf",
+		FactVisible:       "cuda_visible_devices hip_visible_devices rocr_visible_devices ascend_rt_visible_devices",
+		FactEngineShare:   "gpu_memory_utilization vllm_gpu_memory_utilization mem_fraction_static",
+		FactPreallocation: "xla_python_client_mem_fraction xla_python_client_preallocate tf_force_gpu_allow_growth allow_growth per_process_gpu_memory_fraction",
+		FactTorch:         "torch_version pytorch_version torch pytorch",
+		FactCUDA:          "cuda_version cuda",
+		FactDriver:        "driver_version",
+		FactGPU:           "gpu_name device_name",
+		FactResume:        "resume_from_checkpoint resume_from resume ckpt_path load_checkpoint",
+		FactVocabulary:    "vocab_size padded_vocab_size",
+		FactHidden:        "hidden_size d_model n_embd",
+		FactLayers:        "num_hidden_layers n_layer num_layers",
+		FactMaxSteps:      "max_steps train_iters max_iters total_steps",
+	} {
+		for _, n := range strings.Fields(names) {
+			m[n] = kind
+		}
+	}
+	return m
+}
+
+// phrases are settings that are named in words. The value follows "=" or ":".
+var phrases = [...]struct {
+	words string
+	kind  FactKind
+}{
+	{"Instantaneous batch size per device", FactBatch},
+	{"Instantaneous batch size per GPU", FactBatch},
+	{"Total train batch size", FactGlobalBatch},
+	{"Gradient Accumulation steps", FactAccumulation},
+	{"Total optimization steps", FactMaxSteps},
+	{"Number of trainable parameters", FactTrainable},
+	{"trainable params", FactTrainable},
+	{"all params", FactParameters},
+	{"number of parameters", FactParameters},
+	{"Trainable params", FactTrainable},
+	{"Total params", FactParameters},
+	{"CUDA Version", FactCUDA},
+	{"CUDA version", FactCUDA},
+	{"Driver Version", FactDriver},
+	{"PyTorch version", FactTorch},
+	{"Torch version", FactTorch},
+	{"torch version", FactTorch},
+	{"GPU name", FactGPU},
+	{"Zero stage", FactZeROStage},
+}
+
+// signs are words that settle a fact wherever they stand.
+var signs = [...]struct {
+	words string
+	kind  FactKind
+	value string
+}{
+	{"transformers/trainer.py", FactFramework, "hf_trainer"},
+	{"transformers/trainer_seq2seq.py", FactFramework, "hf_trainer"},
+	{"transformers/trainer_utils.py", FactFramework, "hf_trainer"},
+	{"/trl/trainer/", FactFramework, "hf_trainer"},
+	{"TrainingArguments(", FactFramework, "hf_trainer"},
+	{"Seq2SeqTrainingArguments", FactFramework, "hf_trainer"},
+	{"***** Running training *****", FactFramework, "hf_trainer"},
+	{"pytorch_lightning/", FactFramework, "lightning"},
+	{"lightning/pytorch/", FactFramework, "lightning"},
+	{"lightning_fabric/", FactFramework, "lightning"},
+	{"LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES", FactFramework, "lightning"},
+	{"deepspeed/runtime/", FactFramework, "deepspeed"},
+	{"[INFO] [config.py", FactFramework, "deepspeed"},
+	{"accelerate/accelerator.py", FactFramework, "accelerate"},
+	{"accelerate/utils/", FactFramework, "accelerate"},
+	{"jaxlib", FactFramework, "jax"},
+	{"jax.errors", FactFramework, "jax"},
+	{"tensorflow/", FactFramework, "tensorflow"},
+	{"paddle/", FactFramework, "paddle"},
+	{"accelerate launch", FactLauncher, "accelerate"},
+	{"accelerate/commands/launch.py", FactLauncher, "accelerate"},
+	{"torchrun ", FactLauncher, "torchrun"},
+	{"torch/distributed/run.py", FactLauncher, "torchrun"},
+	{"torch.distributed.launch", FactLauncher, "torchrun"},
+	{"torch/distributed/launch.py", FactLauncher, "torchrun"},
+	{"torch.distributed.elastic", FactLauncher, "torchrun"},
+	{"deepspeed/launcher/", FactLauncher, "deepspeed"},
+	{"[launch.py:", FactLauncher, "deepspeed"},
+	{"slurmstepd", FactLauncher, "slurm"},
+	{"srun: ", FactLauncher, "slurm"},
+	{"(RayWorker", FactLauncher, "ray"},
+	{"(WorkerDict", FactLauncher, "ray"},
+	{"ray/_private", FactLauncher, "ray"},
+	{"microsoft-standard-WSL", FactPlatform, "wsl"},
+	{"WSL2", FactPlatform, "wsl"},
+	{"/usr/lib/wsl/", FactPlatform, "wsl"},
+	{"/mnt/c/", FactPlatform, "wsl"},
+	{"\\site-packages\\", FactPlatform, "windows"},
+	{"\\lib\\site-packages", FactPlatform, "windows"},
+	{"C:\\Users\\", FactPlatform, "windows"},
+	{"Jetson", FactPlatform, "jetson"},
+	{"jetson", FactPlatform, "jetson"},
+	{"tegra", FactPlatform, "jetson"},
+	{"NvMapMem", FactPlatform, "jetson"},
+	{"GB10", FactPlatform, "gb10"},
+	{"zero.Init", FactZeROStage, "3"},
+	{"deepspeed/runtime/zero/stage3.py", FactZeROStage, "3"},
+	{"deepspeed/runtime/zero/stage_1_and_2.py", FactZeROStage, "1_or_2"},
+	{"torch/distributed/fsdp/", FactFSDP, "true"},
+	{"FullyShardedDataParallel", FactFSDP, "true"},
+	{"torch/utils/checkpoint.py", FactCheckpointing, "true"},
+	{"`use_cache=True` is incompatible with gradient checkpointing", FactCheckpointing, "true"},
+	{"bitsandbytes/", FactQuantization, "bitsandbytes"},
+	{"/peft/", FactLoRA, "true"},
+	{"Resuming from checkpoint", FactResume, "true"},
+	{"Loading model from checkpoint", FactResume, "true"},
+	{"Loading checkpoint from", FactResume, "true"},
+	{"loading checkpoint '", FactResume, "true"},
+	{"Resume training from", FactResume, "true"},
+}
+
+// factReader reads settings from lines.
+type factReader struct {
+	keys map[string]FactKind
+	seen map[string]bool
+}
+
+func newFactReader() *factReader {
+	return &factReader{keys: keys(), seen: map[string]bool{}}
+}
+
+// maxFacts bounds the facts of one text.
+const maxFacts = 2000
+
+// read appends what a line says.
+func (r *factReader) read(to Facts, text string, at Source) Facts {
+	if len(to) >= maxFacts {
+		return to
+	}
+	add := func(kind FactKind, key, value string) {
+		value = strings.Trim(value, "\"'`")
+		if len(value) > 200 {
+			value = value[:200]
+		}
+		if id := string(kind) + "\x00" + key + "\x00" + value; !r.seen[id] && len(to) < maxFacts {
+			r.seen[id] = true
+			to = append(to, Fact{kind, key, value, at})
+		}
+	}
+	for _, s := range &signs {
+		if strings.Contains(text, s.words) {
+			add(s.kind, s.words, s.value)
+		}
+	}
+	if strings.ContainsAny(text, "=:") {
+		for _, p := range &phrases {
+			if _, after, ok := strings.Cut(text, p.words); ok {
+				if cut := strings.IndexAny(after, "=:"); cut >= 0 && cut < 64 {
+					add(p.kind, p.words, firstToken(after[cut+1:]))
+				}
+			}
+		}
+	}
+	for _, gpu := range [...]string{"NVIDIA A", "NVIDIA H", "NVIDIA L", "NVIDIA B", "NVIDIA GeForce ", "Tesla ", "GeForce ", "Quadro ", "RTX ", "AMD Instinct ", "NVIDIA RTX "} {
+		if at := strings.Index(text, gpu); at >= 0 {
+			add(FactGPU, "name", gpuName(text[at:]))
+			break
+		}
+	}
+	if strings.Contains(text, "try setting") || !strings.ContainsAny(text, "=:-") {
+		return to
+	}
+	r.pairs(text, add)
+	return to
+}
+
+// gpuName cuts the product name from the start of a text.
+func gpuName(s string) string {
+	if cut := strings.IndexAny(s, "|,;()[]'\""); cut >= 0 {
+		s = s[:cut]
+	}
+	if cut := strings.Index(s, "  "); cut >= 0 {
+		s = s[:cut]
+	}
+	if words := strings.Fields(s); len(words) > 5 {
+		s = strings.Join(words[:5], " ")
+	}
+	return strings.TrimSpace(s)
+}
+
+// pairs finds name=value, name: value, 'name': value, --name value and
+// --name=value, whatever dump they stand in.
+func (r *factReader) pairs(text string, add func(FactKind, string, string)) {
+	for i := 0; i < len(text); {
+		if !isNameByte(text[i]) {
+			i++
+			continue
+		}
+		start := i
+		for i < len(text) && (isNameByte(text[i]) || text[i] == '.') {
+			i++
+		}
+		raw := text[start:i]
+		name := strings.TrimLeft(raw, "-")
+		if len(name) < 2 || len(name) > 48 {
+			continue
+		}
+		flag := len(raw) != len(name)
+		kind, ok := r.lookup(name)
+		if !ok {
+			continue
+		}
+		j := i
+		if j < len(text) && (text[j] == '"' || text[j] == '\'') {
+			j++
+		}
+		for j < len(text) && text[j] == ' ' {
+			j++
+		}
+		switch {
+		case j < len(text) && (text[j] == '=' || text[j] == ':') && !(j+1 < len(text) && (text[j+1] == '=' || text[j+1] == ':' || text[j+1] == '/')):
+			add(kind, name, firstToken(text[j+1:]))
+			i = j + 1
+		case flag && j < len(text) && text[j] != '-' && j > i:
+			add(kind, name, firstToken(text[j:]))
+			i = j
+		case flag:
+			add(kind, name, "true")
+		}
+	}
+}
+
+func (r *factReader) lookup(name string) (FactKind, bool) {
+	var buf [48]byte
+	key := buf[:0]
+	for k := range len(name) {
+		c := name[k]
+		switch {
+		case c >= 'A' && c <= 'Z':
+			c += 'a' - 'A'
+		case c == '-':
+			c = '_'
+		case c == '.': // trainer.batch_size, or a dotted override
+			key = key[:0]
+			continue
+		}
+		key = append(key, c)
+	}
+	kind, ok := r.keys[string(key)]
+	return kind, ok
+}
+
+func isNameByte(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+}
+
+// firstToken returns the value at the start of a text: a quoted string, or what
+// stands before a separator.
+func firstToken(s string) string {
+	s = strings.TrimLeft(s, " \t")
+	if s == "" {
+		return ""
+	}
+	if q := s[0]; q == '"' || q == '\'' {
+		if end := strings.IndexByte(s[1:], q); end >= 0 {
+			return s[1 : 1+end]
+		}
+		return s[1:]
+	}
+	if s[0] == '<' { // <OptimizerNames.ADAMW_TORCH: 'adamw_torch'>
+		if a := strings.IndexByte(s, '\''); a >= 0 {
+			if b := strings.IndexByte(s[a+1:], '\''); b >= 0 {
+				return s[a+1 : a+1+b]
+			}
+		}
+	}
+	if end := strings.IndexAny(s, " \t,)}]|;\"'"); end >= 0 {
+		// 7,000,000 is one number
+		for end < len(s) && s[end] == ',' && end+3 < len(s) && digits([]byte(s[end+1:])) == 3 && end > 0 && digits([]byte(s[:end])) > 0 {
+			next := strings.IndexAny(s[end+1:], " \t,)}]|;\"'")
+			if next < 0 {
+				return s
+			}
+			end += 1 + next
+		}
+		return s[:end]
+	}
+	return s
+}

@@ -1,0 +1,199 @@
+package oomlog
+
+import (
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"unoom/internal/units"
+)
+
+// unavailable is what NVML reports for "not available": 2^64-1 bytes, which
+// PyTorch prints as 17179869184.00 GiB (seen under WSL and the Windows driver
+// model). Anything near it is unknown.
+const unavailable = 1 << 60
+
+// readFigure reads a size as PyTorch's format_size, TensorFlow, XLA or llama.cpp
+// print it. The unit may be in any case and may touch the number. decimal says
+// that GB and MB mean powers of 1000; PyTorch's MPS messages up to 2.7 print GB
+// for GiB.
+func readFigure(number, unit string, decimal bool) Figure {
+	unit = strings.ToLower(strings.TrimSpace(unit))
+	scale := units.Bytes(1)
+	step := units.Bytes(1024)
+	if decimal && strings.HasSuffix(unit, "b") && !strings.HasSuffix(unit, "ib") {
+		step = 1000
+	}
+	switch strings.TrimSuffix(strings.TrimSuffix(unit, "b"), "i") {
+	case "", "bytes", "byte":
+	case "k":
+		scale = step
+	case "m":
+		scale = step * step
+	case "g":
+		scale = step * step * step
+	case "t":
+		scale = step * step * step * step
+	default:
+		return Figure{}
+	}
+	number = strings.ReplaceAll(number, ",", "")
+	whole, fraction, _ := strings.Cut(number, ".")
+	if len(fraction) > 9 {
+		fraction = fraction[:9]
+	}
+	if fraction == "" {
+		n, err := strconv.ParseInt(whole, 10, 64)
+		if err != nil {
+			return Figure{}
+		}
+		b, ok := units.Mul(n, scale)
+		if !ok || b >= unavailable {
+			return Figure{}
+		}
+		f := Figure{Bytes: b, Known: true}
+		if scale > 1 {
+			f.Within = scale / 2
+		}
+		return f
+	}
+	x, err := strconv.ParseFloat(whole+"."+fraction, 64)
+	if err != nil {
+		return Figure{}
+	}
+	x *= float64(scale)
+	if x >= unavailable {
+		return Figure{}
+	}
+	f := Figure{Bytes: units.Bytes(math.Round(x)), Known: true}
+	f.Within = units.Bytes(math.Ceil(float64(scale) / 2 / math.Pow10(len(fraction))))
+	if scale == 1 {
+		f.Within = 0
+	}
+	return f
+}
+
+// sum returns a+b with the precision of both.
+func (f Figure) plus(o Figure) Figure {
+	if !f.Known || !o.Known {
+		return Figure{}
+	}
+	return Figure{f.Bytes + o.Bytes, f.Within + o.Within, true}
+}
+
+// minus returns a-b, never below zero, with the precision of both.
+func (f Figure) minus(o Figure) Figure {
+	if !f.Known || !o.Known {
+		return Figure{}
+	}
+	return Figure{max(f.Bytes-o.Bytes, 0), f.Within + o.Within, true}
+}
+
+// The torch messages are matched on text whose white space is gone and whose
+// letters are small ("squeezed"), so that neither a terminal's wrapping nor a
+// lower-casing logger hides a figure. In it a size is always number + unit.
+const size = `(\d+(?:\.\d+)?)(bytes|[kmgt]?i?b)`
+
+// The forms of PyTorch's message by era; oom-messages §1 of the notes has the
+// originals. Each is anchored to the words around it, so that an interleaved
+// message of another rank cannot lend its figures.
+const (
+	torchHead = `(cuda|hip|xpu|npu|musa|mlu|gpu|gcu|supa|ptpu|hpu|xla)outofmemory\.triedtoallocate` + size
+	torchOld  = `triedtoallocate` + size + `\.?\((?:gpu|npu|musa|mlu|xpu|sdaa|gcu)?(\d+);`
+	torchNew  = `(?:gpu|npu|musa|mlu|xpu)(\d+)hasatotalcapac?i?tyof` + size
+)
+
+// torchField is one quantity of the squeezed message.
+type torchField struct {
+	expr string
+	set  func(f *Figures, v Figure)
+}
+
+var torchFields = []torchField{
+	{`triedtoallocate` + size, func(f *Figures, v Figure) { f.Tried = v }},
+	{`(?:;|hasatotalcapac?i?tyof|^totalcapacity)` + size + `(?:totalcapacity|ofwhich|\.|,)`, func(f *Figures, v Figure) { f.Capacity = v }},
+	{size + `alreadyallocated`, func(f *Figures, v Figure) { f.Allocated = v }},
+	{`(?:;|ofwhich)` + size + `(?:isfree|free;)`, func(f *Figures, v Figure) { f.Free = v }},
+	{size + `allowed;`, func(f *Figures, v Figure) { f.Allowed = v }},
+	{size + `cached\)?`, func(f *Figures, v Figure) { f.Cached = v }},
+	{size + `reservedintotal`, func(f *Figures, v Figure) { f.Reserved = v }},
+	{`thisprocesshas` + size + `memoryinuse`, func(f *Figures, v Figure) { f.ThisProcess = v }},
+	{`oftheallocatedmemory` + size + `isallocated`, func(f *Figures, v Figure) { f.Allocated = v }},
+	{`with` + size + `allocatedinprivatepools`, func(f *Figures, v Figure) { f.Private = v }},
+	{`and` + size + `isreservedbypytorchbutunallocated`, func(f *Figures, v Figure) { f.Cached = v }},
+}
+
+// torchOldFields and the like are compiled on first use by a reader.
+type torchReader struct {
+	fields  []*regexp.Regexp
+	device  *regexp.Regexp
+	process *regexp.Regexp
+	tail    *regexp.Regexp
+}
+
+func newTorchReader() *torchReader {
+	r := &torchReader{
+		device:  regexp.MustCompile(`(?:\(|\b|\.)(?:gpu|npu|musa|mlu|xpu|sdaa|gcu|device)(\d+)(?:;|hasatotal)`),
+		process: regexp.MustCompile(`process(\d+)has` + size + `memoryinuse`),
+	}
+	for _, f := range torchFields {
+		r.fields = append(r.fields, regexp.MustCompile(f.expr))
+	}
+	return r
+}
+
+// extent cuts a squeezed text to the one message that starts at its beginning:
+// a second "tried to allocate" belongs to the next message.
+func extent(squeezed string) string {
+	const head = "triedtoallocate"
+	first := strings.Index(squeezed, head)
+	if first < 0 {
+		return squeezed
+	}
+	if second := strings.Index(squeezed[first+len(head):], head); second >= 0 {
+		return squeezed[:first+len(head)+second]
+	}
+	return squeezed
+}
+
+// read takes the figures of PyTorch's native allocator from a squeezed text.
+func (r *torchReader) read(squeezed string) Figures {
+	f := Figures{Device: -1}
+	text := extent(squeezed)
+	for i, re := range r.fields {
+		if m := re.FindStringSubmatch(text); m != nil {
+			torchFields[i].set(&f, readFigure(m[1], m[2], false))
+		}
+	}
+	if m := r.device.FindStringSubmatch(text); m != nil {
+		f.Device = atoi(m[1])
+	}
+	for _, m := range r.process.FindAllStringSubmatch(text, 256) {
+		if v := readFigure(m[2], m[3], false); !strings.HasPrefix(m[0], "thisprocess") {
+			f.Processes = append(f.Processes, Process{PID: atoi(m[1]), Memory: v})
+		}
+	}
+	f.complete()
+	return f
+}
+
+// complete derives the one of reserved, allocated and cached that the message
+// leaves out. Old messages (up to 1.3) print the unused part as "cached", newer
+// ones the total as "reserved in total", the newest the unused part again.
+func (f *Figures) complete() {
+	switch {
+	case f.Reserved.Known && f.Allocated.Known && !f.Cached.Known:
+		f.Cached = f.Reserved.minus(f.Allocated)
+	case f.Cached.Known && f.Allocated.Known && !f.Reserved.Known:
+		f.Reserved = f.Allocated.plus(f.Cached)
+	}
+}
+
+func atoi(s string) int {
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		return -1
+	}
+	return n
+}
