@@ -1,0 +1,80 @@
+package remedy
+
+import (
+	"cmp"
+	"slices"
+
+	"unoom/internal/units"
+)
+
+// Advice is a remedy in one situation.
+type Advice struct {
+	Remedy
+	Why   Reason
+	Saves *units.Estimate // nil: not known, or not a matter of bytes
+	// Sufficient says whether the remedy alone covers the shortfall of this
+	// failure; nil where the message does not decide it.
+	Sufficient *bool
+	// Fill holds the user's own numbers for the placeholders of the page.
+	Fill map[string]string
+	// Score ranks the advice; it is the share of the confidence that the remedy
+	// answers, weighted by what it costs and whether it is enough.
+	Score float64
+}
+
+// relevant is the least score at which a remedy still follows from the
+// situation and not just from a remote possibility.
+const relevant = 0.08
+
+// Advise returns the remedies that follow from a situation, best first:
+// sufficient before doubtful, exact before approximate, cheap before dear, and
+// those that cure a likely cause before those that only make room.
+func Advise(s Situation) []Advice {
+	f := &facts{s}
+	var out []Advice
+	for _, r := range All() {
+		answered := f.weight(r.Cures...) + 0.5*f.weight(r.Eases...)
+		if answered == 0 {
+			continue
+		}
+		v := r.judge(f)
+		if !v.applies {
+			continue
+		}
+		if e, ok := s.Saves[r.Code]; ok {
+			v.saves = &e
+		}
+		a := Advice{Remedy: r, Why: v.why, Saves: v.saves, Sufficient: v.enough, Fill: v.fill}
+		if a.Sufficient == nil {
+			a.Sufficient = f.enough(v.saves)
+		}
+		a.Score = answered * a.worth(v.weight)
+		if a.Score >= relevant*a.worth(v.weight) {
+			out = append(out, a)
+		}
+	}
+	slices.SortStableFunc(out, func(a, b Advice) int { return cmp.Compare(b.Score, a.Score) })
+	return out
+}
+
+// worth is what a remedy's cost leaves of its rank.
+func (a Advice) worth(weight float64) float64 {
+	w := 1.0
+	if weight > 0 {
+		w = weight
+	}
+	if a.Sufficient != nil {
+		if *a.Sufficient {
+			w *= 1.3
+		} else {
+			w *= 0.35
+		}
+	}
+	if !a.Exact {
+		w *= 0.7
+	}
+	if a.Slowdown.Known() && a.Slowdown.Mid() > 1 {
+		w /= 1 + (a.Slowdown.Mid() - 1)
+	}
+	return w * [...]float64{Setting: 1, Edit: 0.95, Rework: 0.8, Purchase: 0.55}[a.Effort]
+}
