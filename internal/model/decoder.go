@@ -291,19 +291,23 @@ func (d *decoder) latentAttention(a *Attention) []Module {
 	h, mla := d.hidden, a.MLA
 	norm := func(width int64) *Norm { n := d.norm; n.Width = width; return &n }
 	var mods []Module
+	add := func(m ...Module) { mods = append(mods, m...) }
 	if mla.QRank > 0 {
-		mods = append(mods,
-			linear("self_attn.q_a_proj", RoleQA, h, mla.QRank, d.qkvBias, SplitNone),
-			norm(mla.QRank).module("self_attn.q_a_layernorm", RoleNormQA),
-			linear("self_attn.q_b_proj", RoleQB, mla.QRank, a.QWidth(), false, SplitOutputs))
+		add(linear("self_attn.q_a_proj", RoleQA, h, mla.QRank, d.qkvBias, SplitNone))
+		if !mla.NoNorms {
+			add(norm(mla.QRank).module("self_attn.q_a_layernorm", RoleNormQA))
+		}
+		add(linear("self_attn.q_b_proj", RoleQB, mla.QRank, a.QWidth(), false, SplitOutputs))
 	} else {
-		mods = append(mods, linear("self_attn.q_proj", RoleQ, h, a.QWidth(), false, SplitOutputs))
+		add(linear("self_attn.q_proj", RoleQ, h, a.QWidth(), false, SplitOutputs))
 	}
-	return append(mods,
-		linear("self_attn.kv_a_proj_with_mqa", RoleKVA, h, mla.KVRank+mla.RopeDim, d.qkvBias, SplitNone),
-		norm(mla.KVRank).module("self_attn.kv_a_layernorm", RoleNormKVA),
-		linear("self_attn.kv_b_proj", RoleKVB, mla.KVRank, a.Heads*(mla.NopeDim+a.VHeadDim), false, SplitOutputs),
+	add(linear("self_attn.kv_a_proj_with_mqa", RoleKVA, h, mla.KVRank+mla.RopeDim, d.qkvBias, SplitNone))
+	if !mla.NoNorms {
+		add(norm(mla.KVRank).module("self_attn.kv_a_layernorm", RoleNormKVA))
+	}
+	add(linear("self_attn.kv_b_proj", RoleKVB, mla.KVRank, a.Heads*(mla.NopeDim+a.VHeadDim), false, SplitOutputs),
 		linear("self_attn.o_proj", RoleO, a.OutWidth(), h, d.bias, SplitInputs))
+	return mods
 }
 
 // mlpModules returns the modules of a plain MLP.

@@ -96,6 +96,8 @@ type MLA struct {
 	KVRank  int64
 	NopeDim int64 // per head, without rotation
 	RopeDim int64 // per head, rotated; shared by all heads on the key side
+	// NoNorms says that the two compressed vectors are not normalised.
+	NoNorms bool
 }
 
 // QWidth is the width of all queries together.

@@ -96,10 +96,11 @@ const (
 	RoleKVB  Role = "kv_b"
 	RoleRelB Role = "relative_bias" // T5's bucket table, DeBERTa's embeddings
 
-	RoleCrossQ Role = "cross_q"
-	RoleCrossK Role = "cross_k"
-	RoleCrossV Role = "cross_v"
-	RoleCrossO Role = "cross_o"
+	RoleCrossQ  Role = "cross_q"
+	RoleCrossK  Role = "cross_k"
+	RoleCrossV  Role = "cross_v"
+	RoleCrossKV Role = "cross_kv" // keys and values in one matrix
+	RoleCrossO  Role = "cross_o"
 
 	RoleGate   Role = "gate"
 	RoleUp     Role = "up"
