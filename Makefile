@@ -28,5 +28,6 @@ race:
 
 fuzz:
 	scripts/fuzz
+
 score:
 	@$(GO) run ./tools/score -corpus $(CORPUS)
