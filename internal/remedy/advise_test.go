@@ -74,6 +74,11 @@ func TestTheSplitKeepsTheEffectiveBatch(t *testing.T) {
 	s := caused(card(24, 0, 22, 0.3, 0.2, 2.5), BatchTooLarge, 0.8)
 	s.MicroBatch, s.Accumulation, s.WorldSize, s.Phase, s.Framework = 16, 2, 4, PhaseForward, HFTrainer
 	a := find(t, Advise(s), "accumulate.split")
+	if a.Fill["micro_batch"] != "4" {
+		t.Errorf("micro-batch %s in forward, want a quarter: the rest of the pass is still to come", a.Fill["micro_batch"])
+	}
+	s.Phase = PhaseBackward
+	a = find(t, Advise(s), "accumulate.split")
 	if a.Fill["effective_batch"] != "128" {
 		t.Errorf("effective batch %s, want 16 × 2 × 4 = 128", a.Fill["effective_batch"])
 	}

@@ -195,8 +195,8 @@ func (f *facts) joinable(id string) (verdict, bool) {
 	if f.Slack == nil || *f.Slack < 0 || cached == 0 {
 		return never(), false
 	}
-	if f.share(cached) < 0.05 && cached < f.Tried {
-		return never(), false
+	if f.share(cached) < 0.05 {
+		return never(), false // what every job has in odd pieces
 	}
 	v := because(id, cached, f.Tried, *f.Slack)
 	weight := 1.0

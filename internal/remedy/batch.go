@@ -129,10 +129,16 @@ func judgeSplit(f *facts) verdict {
 
 // splitBy returns by how much to divide the micro-batch: the least divisor of
 // it whose middle saving covers the shortfall and 5 % of the card as reserve.
+// In the middle of a forward pass the rest of it is still to come; the middle
+// guess is that it would have needed twice what it has, so a quarter has to do.
 func (f *facts) splitBy(act units.Estimate, known bool) int {
 	_, high, ok := f.shortfall()
+	least := 2
+	if f.Phase == PhaseForward {
+		least = 3
+	}
 	for k := 2; k <= f.MicroBatch; k++ {
-		if f.MicroBatch%k != 0 {
+		if f.MicroBatch%k != 0 || k < least && f.MicroBatch > least {
 			continue
 		}
 		if !known || !ok {

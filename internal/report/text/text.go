@@ -12,7 +12,6 @@ import (
 
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/colorprofile"
-	"github.com/charmbracelet/x/ansi"
 )
 
 // A Role is what a piece of text is, from which its colour follows.
@@ -101,12 +100,6 @@ func (p *Printer) Hanging(prefix, text string) {
 			p.Line(rest + line)
 		}
 	}
-}
-
-// Wrap breaks text into lines of at most width cells: at spaces where it can,
-// between Chinese characters or inside a word where it must.
-func Wrap(text string, width int) string {
-	return ansi.Wrap(text, max(width, 10), "")
 }
 
 // Cells returns the number of terminal cells that text takes.

@@ -1,0 +1,109 @@
+package text
+
+import (
+	"strings"
+
+	"github.com/charmbracelet/x/ansi"
+)
+
+// Wrap breaks text into lines of at most width cells: at spaces and beside
+// Chinese characters where it can, inside a word where it must. A line does not
+// begin with closing punctuation nor end with opening punctuation, as Chinese
+// typesetting asks. Escape sequences take no cells and are never cut.
+func Wrap(text string, width int) string {
+	width = max(width, 10)
+	var out []string
+	for line := range strings.SplitSeq(text, "\n") {
+		out = append(out, wrapLine(line, width)...)
+	}
+	return strings.Join(out, "\n")
+}
+
+// An atom is a run of characters that stays together.
+type atom struct {
+	text  string
+	cells int
+	space bool // blank: dropped where the line breaks
+	glue  bool // stays with what stands before it
+}
+
+func wrapLine(line string, width int) []string {
+	var lines []string
+	var cur strings.Builder
+	used := 0
+	pending := atom{} // blanks between words, written only if a word follows
+	flush := func() {
+		lines = append(lines, strings.TrimRight(cur.String(), " "))
+		cur.Reset()
+		used, pending = 0, atom{}
+	}
+	for _, word := range words(line) {
+		if word.space {
+			if used > 0 || len(lines) == 0 {
+				pending.text += word.text
+				pending.cells += word.cells
+			}
+			continue
+		}
+		if used+pending.cells+word.cells > width && used > 0 {
+			flush()
+		}
+		for word.cells > width-used-pending.cells { // a word longer than a line
+			cut := ansi.Truncate(word.text, width-used-pending.cells, "")
+			n := ansi.StringWidth(cut)
+			if n == 0 {
+				break
+			}
+			cur.WriteString(pending.text + cut)
+			word.text, word.cells = ansi.TruncateLeft(word.text, n, ""), word.cells-n
+			flush()
+		}
+		cur.WriteString(pending.text + word.text)
+		used += pending.cells + word.cells
+		pending = atom{}
+	}
+	return append(lines, strings.TrimRight(cur.String(), " "))
+}
+
+// words joins the atoms of a line into runs between which it may break.
+func words(line string) []atom {
+	var list []atom
+	open := false // the last atom forbids a break after it
+	wide := false
+	for _, a := range atoms(line) {
+		n := len(list) - 1
+		isWide := a.cells > 1
+		if n >= 0 && !a.space && !list[n].space && (a.glue || open || a.cells == 0 || !isWide && !wide) {
+			list[n].text += a.text
+			list[n].cells += a.cells
+		} else {
+			list = append(list, a)
+		}
+		if a.cells > 0 {
+			open, wide = opening(a.text), isWide
+		}
+	}
+	return list
+}
+
+func atoms(line string) []atom {
+	var list []atom
+	var state byte
+	for len(line) > 0 {
+		seq, cells, n, next := ansi.DecodeSequence(line, state, nil)
+		if n <= 0 {
+			break
+		}
+		state, line = next, line[n:]
+		list = append(list, atom{text: seq, cells: cells, space: seq == " ", glue: closing(seq)})
+	}
+	return list
+}
+
+const (
+	closers = "，。；：、！？）》】」』”’…％,.;:!?)]}%"
+	openers = "（《【「『“‘([{"
+)
+
+func closing(s string) bool { return s != "" && strings.Contains(closers, s) }
+func opening(s string) bool { return s != "" && strings.Contains(openers, s) }
