@@ -116,6 +116,7 @@ func situation(d *Diagnosis, s *signals) remedy.Situation {
 		MicroBatch: s.batch, Accumulation: s.accumulation, Sequence: s.sequence, WorldSize: s.world,
 		DType: s.dtype, Optimizer: s.optimizer, Model: s.model, Checkpointing: s.checkpointing, ExpandableSegments: s.expandable,
 	}
+	s.complete(&sit)
 	for _, c := range d.Causes {
 		sit.Causes = append(sit.Causes, remedy.Weighted{Cause: c.Label, Confidence: c.Confidence})
 	}

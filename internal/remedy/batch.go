@@ -122,7 +122,7 @@ func judgeSplit(f *facts) verdict {
 		gone := 1 - 1/float64(k)
 		v = v.freeing(portion(act, gone, gone))
 	}
-	effective := micro * accum * max(1, f.WorldSize)
+	effective := micro * accum * f.WorldSize // 0: the number of GPUs is not known
 	return v.with("micro_batch", micro, "accumulation", accum, "effective_batch", effective,
 		"micro_batch_now", f.MicroBatch, "accumulation_now", f.Accumulation)
 }
