@@ -50,7 +50,7 @@ var homes = map[string][]string{
 	"github.com/charmbracelet/x/ansi":       {"internal/report/text"},
 	"github.com/creack/pty":                 {"internal/supervise"},
 	"github.com/ebitengine/purego":          {"internal/gpu/nvml"},
-	"github.com/goccy/go-yaml":              {"internal/workload", "internal/emit"},
+	"github.com/goccy/go-yaml":              {"internal/workload", "internal/emit", "internal/gpu"},
 	"github.com/gofrs/flock":                {"internal/ledger"},
 	"github.com/google/pprof/profile":       {"internal/report/export"},
 	"github.com/spf13/cobra":                {"internal/cli"},

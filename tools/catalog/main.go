@@ -16,6 +16,9 @@ import (
 // what an entry of them must have.
 var groups = []group{
 	{folder: "models", required: []string{"name", "params", "config"}, known: []string{"aliases", "params_from"}},
+	{folder: "gpus", required: []string{"name", "aliases", "vendor", "arch", "nominal_gb", "memory_mib", "torch_mib", "bandwidth_gbs",
+		"sms", "tflops", "link", "pcie_gbs", "per_node", "context_mib", "verified"},
+		known: []string{"sm", "link_gbs", "usd_hour", "laptop", "note", "mig"}},
 }
 
 type group struct {
