@@ -72,7 +72,11 @@ func (a *app) rootCommand() *cobra.Command {
 
 // commands lists every command of the program.
 func (a *app) commands() []*cobra.Command {
-	return []*cobra.Command{}
+	return []*cobra.Command{
+		a.runCommand(),
+		a.runsCommand(),
+		a.internalCommand(),
+	}
 }
 
 func (a *app) chooseLanguage() error {
@@ -101,6 +105,9 @@ func (a *app) status(err error) int {
 	if answer, ok := errors.AsType[answerNo](err); ok {
 		_ = answer // the answer is already on stdout
 		return exitNo
+	}
+	if own, ok := errors.AsType[exitStatus](err); ok {
+		return int(own) // of the command that was run; all is said
 	}
 	fmt.Fprintf(a.Err, "unoom: %s: %s\n", a.msgs.Text("error"), err)
 	for _, h := range hintsOf(err) {

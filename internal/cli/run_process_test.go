@@ -1,0 +1,369 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/creack/pty"
+	"golang.org/x/sys/unix"
+
+	"unoom/internal/ledger"
+	"unoom/internal/supervise"
+)
+
+// binary builds unoom once for the tests that need it as a process of its own.
+func binary(t *testing.T) string {
+	t.Helper()
+	dir := os.Getenv("UNOOM_TEST_BIN")
+	if dir == "" {
+		var err error
+		if dir, err = os.MkdirTemp("", "unoom-test-*"); err != nil {
+			t.Fatal(err)
+		}
+		os.Setenv("UNOOM_TEST_BIN", dir)
+	}
+	path := filepath.Join(dir, "unoom")
+	if _, err := os.Stat(path); err != nil {
+		cmd := exec.Command("go", "build", "-o", path, "unoom/cmd/unoom")
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go build: %v\n%s", err, out)
+		}
+	}
+	return path
+}
+
+// unoomCommand is `unoom args` with a ledger of its own.
+func unoomCommand(t *testing.T, args ...string) (*exec.Cmd, string) {
+	t.Helper()
+	home := t.TempDir()
+	cmd := exec.Command(binary(t), args...)
+	cmd.Env = append(os.Environ(), "UNOOM_HOME="+home, "LC_ALL=C")
+	return cmd, home
+}
+
+func exitCode(err error) int {
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		if ws := exit.Sys().(syscall.WaitStatus); ws.Signaled() {
+			return 128 + int(ws.Signal())
+		}
+		return exit.ExitCode()
+	}
+	if err != nil {
+		return -1
+	}
+	return 0
+}
+
+// Run under unoom and run by a shell, a command shows the same output and status.
+func TestRunIsTransparent(t *testing.T) {
+	for _, c := range []struct {
+		name, script string
+		stdin        string
+	}{
+		{"success", "true", ""},
+		{"failure", "false", ""},
+		{"any status", "exit 42", ""},
+		{"killed", "kill -9 $$", ""},
+		{"terminated", "kill -TERM $$", ""},
+		{"stdin to stdout", "cat", "one\ntwo\n"},
+		{"both streams", "echo out; echo err >&2; echo out2", ""},
+		{"binary output", `printf '\000\001\377\n'; printf '\377\376' >&2`, ""},
+		{"working directory", "pwd", ""},
+		{"arguments", `printf '<%s>' 'a b' '' "c'd" '{not_a_placeholder}'`, ""},
+		{"no terminal", "test -t 0; echo $?; test -t 1; echo $?; test -t 2; echo $?", ""},
+		{"broken pipe", "yes | head -1", ""},
+		{"much stderr", "i=0; while [ $i -lt 2000 ]; do echo a line of the log number $i >&2; i=$((i+1)); done", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			plain := exec.Command("sh", "-c", c.script)
+			under, _ := unoomCommand(t, "run", "--", "sh", "-c", c.script)
+			var out [2][2]bytes.Buffer
+			for i, cmd := range []*exec.Cmd{plain, under} {
+				cmd.Stdin = strings.NewReader(c.stdin)
+				cmd.Stdout, cmd.Stderr = &out[i][0], &out[i][1]
+			}
+			want, got := exitCode(plain.Run()), exitCode(under.Run())
+			if got != want {
+				t.Errorf("status %d, alone %d", got, want)
+			}
+			for i, name := range []string{"stdout", "stderr"} {
+				if out[1][i].String() != out[0][i].String() {
+					t.Errorf("%s %q, alone %q", name, &out[1][i], &out[0][i])
+				}
+			}
+		})
+	}
+}
+
+func TestRunKeepsTheOrderOfLinesInOneFile(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "log")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", "for i in 1 2 3 4 5 6 7 8; do echo o$i; echo e$i >&2; done")
+	cmd.Stdout, cmd.Stderr = f, f
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	got, _ := os.ReadFile(path)
+	want := ""
+	for i := 1; i <= 8; i++ {
+		want += fmt.Sprintf("o%d\ne%d\n", i, i)
+	}
+	if string(got) != want {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestRunCannotStart(t *testing.T) {
+	dir := t.TempDir()
+	notExec := filepath.Join(dir, "plain")
+	if err := os.WriteFile(notExec, []byte("x"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]int{"no-such-program-here": 127, filepath.Join(dir, "absent"): 127, notExec: 126, dir: 126} {
+		cmd, _ := unoomCommand(t, "run", "--", name)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if got := exitCode(cmd.Run()); got != want {
+			t.Errorf("%s: status %d, want %d", name, got, want)
+		}
+		if !strings.Contains(stderr.String(), name) {
+			t.Errorf("%s: stderr %q does not name it", name, &stderr)
+		}
+	}
+}
+
+// A signal sent to unoom reaches the command once.
+func TestRunForwardsSignals(t *testing.T) {
+	script := `n=0; trap 'n=$((n+1)); echo usr1' USR1; trap 'echo term; exit 7' TERM; trap 'echo hup' HUP; echo ready
+while :; do sleep 0.05; done`
+	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", script)
+	out := &lines{}
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "ready", 1)
+	for i, s := range []syscall.Signal{unix.SIGUSR1, unix.SIGHUP, unix.SIGUSR1} {
+		_ = cmd.Process.Signal(s)
+		out.await(t, map[syscall.Signal]string{unix.SIGUSR1: "usr1", unix.SIGHUP: "hup"}[s], 1+i/2)
+	}
+	_ = cmd.Process.Signal(unix.SIGTERM)
+	if got := exitCode(cmd.Wait()); got != 7 {
+		t.Errorf("status %d, want 7", got)
+	}
+	if got := out.String(); got != "ready\nusr1\nhup\nusr1\nterm\n" {
+		t.Errorf("the command saw %q", got)
+	}
+}
+
+// lines is a buffer that can be waited on.
+type lines struct {
+	mu  chan struct{}
+	buf bytes.Buffer
+}
+
+func (l *lines) lock() func() {
+	if l.mu == nil {
+		l.mu = make(chan struct{}, 1)
+	}
+	l.mu <- struct{}{}
+	return func() { <-l.mu }
+}
+
+func (l *lines) Write(b []byte) (int, error) { defer l.lock()(); return l.buf.Write(b) }
+func (l *lines) String() string              { defer l.lock()(); return l.buf.String() }
+
+func (l *lines) await(t *testing.T, text string, count int) {
+	t.Helper()
+	for range 1000 {
+		if strings.Count(l.String(), text) >= count {
+			return
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	t.Fatalf("no %d x %q in %q", count, text, l.String())
+}
+
+// terminal runs a command with a terminal of its own, as a shell's user would.
+func terminal(t *testing.T, cmd *exec.Cmd) (io.Writer, *lines, func() int) {
+	t.Helper()
+	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 30, Cols: 90})
+	if err != nil {
+		t.Skipf("no pseudo-terminals here: %v", err)
+	}
+	out := &lines{}
+	done := make(chan struct{})
+	go func() { _, _ = io.Copy(out, f); close(done) }()
+	return f, out, func() int {
+		code := exitCode(cmd.Wait())
+		select {
+		case <-done:
+		case <-time.After(5 * time.Second):
+		}
+		f.Close()
+		return code
+	}
+}
+
+func TestRunOnATerminal(t *testing.T) {
+	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", "test -t 0 && test -t 1 && test -t 2 && stty size && echo err >&2")
+	_, out, wait := terminal(t, cmd)
+	if code := wait(); code != 0 || !strings.Contains(out.String(), "30 90\r\nerr\r\n") {
+		t.Errorf("status %d, output %q", code, out)
+	}
+}
+
+// Ctrl-C goes to the command, as often as it is pressed, and to it alone.
+func TestRunCtrlCTwice(t *testing.T) {
+	script := `n=0; trap 'n=$((n+1)); echo int$n; [ $n -ge 2 ] && exit 9' INT; echo ready; while :; do sleep 0.05; done`
+	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", script)
+	in, out, wait := terminal(t, cmd)
+	out.await(t, "ready", 1)
+	fmt.Fprint(in, "\x03")
+	out.await(t, "int1", 1)
+	fmt.Fprint(in, "\x03")
+	if code := wait(); code != 9 {
+		t.Errorf("status %d, want 9; output %q", code, out)
+	}
+	if strings.Contains(out.String(), "int3") || strings.Contains(out.String(), "unoom") {
+		t.Errorf("output %q", out)
+	}
+
+	cmd, _ = unoomCommand(t, "run", "--", "sh", "-c", "echo ready; exec sleep 60")
+	in, out, wait = terminal(t, cmd)
+	out.await(t, "ready", 1)
+	fmt.Fprint(in, "\x03")
+	if code := wait(); code != 130 {
+		t.Errorf("status %d, want 130", code)
+	}
+}
+
+// Ctrl-Z stops the command and unoom, so that the shell takes over; fg goes on.
+func TestRunCtrlZ(t *testing.T) {
+	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", "echo ready; read x; echo got $x")
+	shell := exec.Command("bash", "--norc", "-i")
+	shell.Env = append(cmd.Env, "PS1=prompt> ", "TERM=dumb")
+	in, out, wait := terminal(t, shell)
+	out.await(t, "prompt>", 1)
+	fmt.Fprintln(in, strings.Join(cmd.Args[:3], " ")+" sh -c 'echo re\"\"ady; read x; echo got $x'")
+	out.await(t, "ready\r\n", 1)
+	fmt.Fprint(in, "\x1a")
+	out.await(t, "Stopped", 1)
+	out.await(t, "prompt>", 2)
+	time.Sleep(300 * time.Millisecond) // the shell takes its terminal back
+	fmt.Fprintln(in, "fg")
+	time.Sleep(300 * time.Millisecond)
+	fmt.Fprintln(in, "hello")
+	out.await(t, "got hello", 1)
+	fmt.Fprintln(in, "exit")
+	if code := wait(); code != 0 {
+		t.Errorf("the shell ended with %d: %q", code, out)
+	}
+}
+
+// A failed command's descendants are ended, also those that left its session
+// and ignore SIGTERM.
+func TestRunLeavesNoOrphans(t *testing.T) {
+	mark := fmt.Sprintf("UNOOM_TEST_MARK=%d-%d", os.Getpid(), time.Now().UnixNano())
+	script := `setsid sh -c 'trap "" TERM; (trap "" TERM; while :; do sleep 0.1; done) & while :; do sleep 0.1; done' & sleep 0.3; kill -9 $$`
+	cmd, home := unoomCommand(t, "run", "--", "sh", "-c", script)
+	cmd.Env = append(cmd.Env, mark)
+	if got := exitCode(cmd.Run()); got != 137 {
+		t.Errorf("status %d, want 137", got)
+	}
+	if left := withEnviron(mark); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+	h := onlyRun(t, home)
+	if e := h.Tries[0].Ended; e == nil || e.Swept < 2 {
+		t.Errorf("the ledger does not tell of the processes that were ended: %+v", e)
+	}
+}
+
+// What a successful command starts for good is left alone.
+func TestRunLeavesDaemonsOfASuccess(t *testing.T) {
+	mark := fmt.Sprintf("UNOOM_TEST_MARK=%d-%d", os.Getpid(), time.Now().UnixNano())
+	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", "setsid sleep 30 >/dev/null 2>&1 &")
+	cmd.Env = append(cmd.Env, mark)
+	if err := cmd.Run(); err != nil {
+		t.Fatal(err)
+	}
+	left := withEnviron(mark)
+	if len(left) != 1 {
+		t.Errorf("%d processes are left, want the one that was started", len(left))
+	}
+	for _, pid := range left {
+		_ = unix.Kill(pid, unix.SIGKILL)
+	}
+}
+
+// Killed by SIGKILL, unoom leaves nothing behind either, and the ledger says so.
+func TestRunKilled(t *testing.T) {
+	mark := fmt.Sprintf("UNOOM_TEST_MARK=%d-%d", os.Getpid(), time.Now().UnixNano())
+	cmd, home := unoomCommand(t, "run", "--", "sh", "-c", "(setsid sleep 60 &) ; echo ready; sleep 60")
+	cmd.Env = append(cmd.Env, mark)
+	out := &lines{}
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	out.await(t, "ready", 1)
+	_ = cmd.Process.Kill()
+	_, _ = cmd.Process.Wait()
+	for range 500 {
+		if len(withEnviron(mark)) == 0 && onlyRun(t, home).Lost != nil {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if left := withEnviron(mark); len(left) > 0 {
+		t.Errorf("processes %v are left", left)
+	}
+	h := onlyRun(t, home)
+	if h.State != ledger.StateLost || h.Lost == nil || h.Lost.Swept < 2 {
+		t.Errorf("state %s, %+v", h.State, h.Lost)
+	}
+}
+
+func onlyRun(t *testing.T, home string) ledger.History {
+	t.Helper()
+	list, err := ledger.Root{Dir: home}.List(supervise.Alive)
+	if err != nil || len(list) != 1 {
+		t.Fatalf("%d runs, %v", len(list), err)
+	}
+	return list[0]
+}
+
+// withEnviron finds the processes with a variable in their environment.
+func withEnviron(mark string) []int {
+	names, _ := filepath.Glob("/proc/[0-9]*/environ")
+	var out []int
+	for _, n := range names {
+		data, err := os.ReadFile(n)
+		if err != nil {
+			continue
+		}
+		for _, kv := range strings.Split(string(data), "\x00") {
+			if kv == mark {
+				pid, _ := strconv.Atoi(strings.Split(n, "/")[2])
+				out = append(out, pid)
+			}
+		}
+	}
+	return out
+}

@@ -1,0 +1,304 @@
+package supervise
+
+import (
+	"slices"
+	"strconv"
+
+	"unoom/internal/ledger"
+	"unoom/internal/units"
+)
+
+// Remedies that a run can apply by itself, by their codes in package remedy.
+const (
+	remedyMicroBatch    = "batch.micro"
+	remedyAccumulate    = "accumulate.gradient"
+	remedyCheckpointing = "recompute.full"
+	remedyExpandable    = "allocator.expandable_segments"
+	remedyFraction      = "allocator.memory_fraction"
+	remedyWorkers       = "host.fewer_workers"
+)
+
+// Actions that follow an attempt.
+const (
+	ActionDone   = "done"
+	ActionRetry  = "retry"
+	ActionStop   = "stop"    // end with the command's own status
+	ActionGiveUp = "give_up" // end with 78: it does not fit here
+	ActionWait   = "wait"    // for the card to become free, then retry unchanged
+)
+
+// Abilities says which settings of a command can be changed, and by what.
+type Abilities struct {
+	// Batch: the micro-batch and the accumulation, by a template in the
+	// command or in a framework that the shim knows ("" for neither).
+	Batch string
+	// Checkpointing likewise: template, a framework, or "shim" for any PyTorch
+	// model with repeated blocks.
+	Checkpointing string
+	// Environment: PyTorch reads it.
+	Environment bool
+}
+
+// A Past is an attempt that has ended, in the terms of the policy.
+type Past struct {
+	Settings ledger.Settings
+	Verdict  Verdict
+	// Micro and Accumulation that were really in force per rank, 0 unknown.
+	Micro, Accumulation int
+	Steps               int64
+	CheckpointAdvanced  bool // it wrote a newer checkpoint than it began with
+}
+
+// Limits bound the search.
+type Limits struct {
+	MaxRestarts int
+	MinMicro    int  // never below this micro-batch; checkpointing comes first
+	Exact       bool // only changes that leave the mathematics as they are
+	Wait        bool // wait for other tenants instead of stopping
+}
+
+// A Next is the policy's answer.
+type Next struct {
+	Action    string
+	Settings  ledger.Settings
+	Remedies  []string
+	Predicted *ledger.Predicted
+	Why       string // message id
+	Args      []string
+}
+
+// margin is what a prediction keeps free: allocations at later steps are not
+// laid out exactly as in the trial.
+func margin(capacity units.Bytes) units.Bytes { return capacity / 100 }
+
+// Decide says what follows the last of the attempts.
+//
+// The order is: what costs nothing first (the allocator), then what costs
+// little (a smaller micro-batch with more accumulation), then what costs a
+// third (recomputing activations). Each step is taken only where it is expected
+// to be enough. A change of the micro-batch that changes the mathematics, as it
+// does under BatchNorm, comes last, and not at all with Limits.Exact.
+func Decide(past []Past, can Abilities, lim Limits) Next {
+	last := past[len(past)-1]
+	v := last.Verdict
+	switch v.Outcome {
+	case Done:
+		return Next{Action: ActionDone}
+	case Stopped:
+		return Next{Action: ActionStop, Why: "run_why_stopped"}
+	case Failed, CascadeFailed:
+		return Next{Action: ActionStop, Why: "run_why_bug"}
+	case SharedMemory:
+		return Next{Action: ActionStop, Why: "run_why_shm"}
+	}
+	if n := noProgress(past); n >= 3 {
+		return Next{Action: ActionGiveUp, Why: "run_why_no_progress", Args: []string{strconv.Itoa(n)}}
+	}
+	if len(past) > lim.MaxRestarts {
+		return Next{Action: ActionStop, Why: "run_why_restarts", Args: []string{strconv.Itoa(lim.MaxRestarts)}}
+	}
+	switch v.Outcome {
+	case HostOOM:
+		return decideHost(past)
+	case OtherTenant:
+		if lim.Wait {
+			return Next{Action: ActionWait, Settings: last.Settings, Why: "run_why_wait_tenant",
+				Args: []string{v.Figures.Others.String()}}
+		}
+		return Next{Action: ActionStop, Why: "run_why_tenant", Args: []string{v.Figures.Others.String()}}
+	case OutsideOOM:
+		return decideOutside(past, can, lim)
+	case Fragmented:
+		if n, ok := decideFragmented(last, can); ok {
+			return n
+		}
+	}
+	return decideDevice(past, can, lim)
+}
+
+// noProgress counts the newest attempts in a row that failed in the same way at
+// the same step although the settings had changed.
+func noProgress(past []Past) int {
+	n := 1
+	for i := len(past) - 1; i > 0; i-- {
+		a, b := past[i], past[i-1]
+		if a.CheckpointAdvanced || a.Micro != b.Micro || a.Settings.Checkpointing != b.Settings.Checkpointing ||
+			a.Verdict.Outcome != b.Verdict.Outcome || a.Steps > b.Steps {
+			break
+		}
+		n++
+	}
+	return n
+}
+
+// decideHost: the card has nothing to do with it. DataLoader workers and pinned
+// memory are the usual holders of host memory, and fewer of them change nothing
+// but speed; a smaller micro-batch would not help.
+func decideHost(past []Past) Next {
+	last := past[len(past)-1]
+	if last.Settings.Workers != 0 {
+		return Next{Action: ActionStop, Why: "run_why_host_again"}
+	}
+	s := last.Settings
+	s.Workers = 1
+	return Next{Action: ActionRetry, Settings: s, Remedies: []string{remedyWorkers}, Why: "run_why_host"}
+}
+
+// decideOutside: the allocator took so much that NCCL or a library got nothing.
+// A cap makes it give cached blocks back in time; if that is not enough the job
+// itself has to become smaller.
+func decideOutside(past []Past, can Abilities, lim Limits) Next {
+	last := past[len(past)-1]
+	if can.Environment && last.Settings.Fraction == 0 {
+		s := last.Settings
+		s.Fraction = 0.9
+		return Next{Action: ActionRetry, Settings: s, Remedies: []string{remedyFraction}, Why: "run_why_outside"}
+	}
+	return decideDevice(past, can, lim)
+}
+
+// decideFragmented answers only where joining the free pieces is enough.
+func decideFragmented(last Past, can Abilities) (Next, bool) {
+	v := last.Verdict
+	if !can.Environment || last.Settings.AllocConf != "" {
+		return Next{}, false
+	}
+	if fit, ok := fitOf(v, false); ok && fit.at(fit.fullRows) > usable(v) {
+		return Next{}, false // the trials say that even one piece would be too small
+	}
+	s := last.Settings
+	s.AllocConf = "expandable_segments:True"
+	return Next{Action: ActionRetry, Settings: s, Remedies: []string{remedyExpandable},
+		Why: "run_why_fragmented", Args: []string{v.Figures.Cached().String(), v.Figures.Tried.String()}}, true
+}
+
+// decideDevice: the job needs more than there is.
+func decideDevice(past []Past, can Abilities, lim Limits) Next {
+	last := past[len(past)-1]
+	v := last.Verdict
+	if cal := v.calibration(); cal != nil && cal.Persistent+cal.StepMore > usable(v) && usable(v) > 0 {
+		// Weights, gradients and optimizer state alone are too much: no batch
+		// and no recomputation makes them smaller.
+		return giveUp(last, "run_why_state", cal.Persistent.String(), usable(v).String())
+	}
+	batchNorm := v.Process != nil && v.Process.BatchNorm
+	batch, hasBatch := smallerBatch(past, can, lim)
+	ckpt, hasCkpt := checkpointed(past, can, lim)
+	switch {
+	case batchNorm && hasCkpt:
+		return ckpt
+	case batchNorm && lim.Exact && hasBatch:
+		return giveUp(last, "run_why_batch_norm")
+	case hasBatch && batch.Settings.MicroBatch >= max(1, lim.MinMicro):
+		if batchNorm {
+			batch.Why = "run_why_batch_inexact"
+		}
+		return batch
+	case hasCkpt:
+		return ckpt
+	case hasBatch:
+		return batch
+	case can.Batch == "" && can.Checkpointing == "":
+		return giveUp(last, "run_why_no_handle")
+	}
+	return giveUp(last, "run_why_nothing_left")
+}
+
+func giveUp(last Past, why string, args ...string) Next {
+	return Next{Action: ActionGiveUp, Settings: last.Settings, Why: why, Args: args}
+}
+
+// smallerBatch picks the largest micro-batch that is expected to fit and keeps
+// the product with the accumulation.
+func smallerBatch(past []Past, can Abilities, lim Limits) (Next, bool) {
+	last := past[len(past)-1]
+	if can.Batch == "" || last.Micro <= 1 {
+		return Next{}, false
+	}
+	product := last.Micro * max(1, last.Accumulation)
+	pred := predictor(past, last.Settings.Checkpointing == "full")
+	for _, m := range divisorsBelow(product, last.Micro) {
+		if failedBefore(past, m, last.Settings) {
+			continue
+		}
+		p, fits := pred(m)
+		if !fits {
+			continue
+		}
+		s := last.Settings
+		s.MicroBatch, s.Accumulation = m, product/m
+		return Next{
+			Action: ActionRetry, Settings: s, Remedies: []string{remedyMicroBatch, remedyAccumulate}, Predicted: p,
+			Why:  "run_why_batch",
+			Args: []string{strconv.Itoa(m), strconv.Itoa(product / m), strconv.Itoa(last.Micro), strconv.Itoa(max(1, last.Accumulation))},
+		}, true
+	}
+	return Next{}, false
+}
+
+// checkpointed switches recomputation on, with the largest micro-batch that is
+// then expected to fit, starting from the one that the command asked for.
+func checkpointed(past []Past, can Abilities, lim Limits) (Next, bool) {
+	last := past[len(past)-1]
+	if can.Checkpointing == "" || last.Settings.Checkpointing == "full" {
+		return Next{}, false
+	}
+	s := last.Settings
+	s.Checkpointing = "full"
+	first := past[0]
+	next := Next{Action: ActionRetry, Remedies: []string{remedyCheckpointing}, Why: "run_why_checkpointing"}
+	pred := predictor(past, true)
+	product := first.Micro * max(1, first.Accumulation)
+	if product == 0 || can.Batch == "" {
+		if p, fits := pred(max(1, last.Micro)); fits {
+			next.Settings, next.Predicted = s, p
+			return next, true
+		}
+		return Next{}, false
+	}
+	batchNorm := last.Verdict.Process != nil && last.Verdict.Process.BatchNorm
+	for _, m := range divisorsBelow(product, first.Micro+1) {
+		p, fits := pred(m)
+		if !fits {
+			if batchNorm && lim.Exact {
+				return Next{}, false
+			}
+			continue
+		}
+		s.MicroBatch, s.Accumulation = m, product/m
+		next.Settings, next.Predicted = s, p
+		if m != first.Micro {
+			next.Remedies = append(next.Remedies, remedyMicroBatch, remedyAccumulate)
+		}
+		return next, true
+	}
+	return Next{}, false
+}
+
+// failedBefore reports whether a micro-batch was already too large under the
+// same other settings.
+func failedBefore(past []Past, micro int, s ledger.Settings) bool {
+	for _, p := range past {
+		if p.Verdict.Outcome.IsOOM() && p.Micro != 0 && micro >= p.Micro && p.Settings.Checkpointing == s.Checkpointing {
+			return true
+		}
+	}
+	return false
+}
+
+// divisorsBelow lists the divisors of n that are below limit, largest first.
+func divisorsBelow(n, limit int) []int {
+	var out []int
+	for d := 1; d*d <= n; d++ {
+		if n%d == 0 {
+			for _, x := range []int{d, n / d} {
+				if x < limit && !slices.Contains(out, x) {
+					out = append(out, x)
+				}
+			}
+		}
+	}
+	slices.Sort(out)
+	slices.Reverse(out)
+	return out
+}
