@@ -50,10 +50,12 @@ func (e *StartError) Unwrap() error { return e.Err }
 // child is the command of one attempt: a process in a group of its own, in the
 // terminal's foreground if unoom was.
 type child struct {
-	pid     int
-	tty     *os.File // the controlling terminal while the child may own it
-	streams *streams
-	gone    atomic.Bool
+	pid int
+	tty *os.File // the controlling terminal while the child may own it
+	// interactive: it was started in the terminal's foreground.
+	interactive bool
+	streams     *streams
+	gone        atomic.Bool
 }
 
 // resolve finds the program as execvp does.
@@ -93,7 +95,7 @@ func startChild(argv, env []string, dir string, tail *Tail) (*child, error) {
 	c.streams = streams
 	attr := &syscall.SysProcAttr{Setpgid: true}
 	if tty := foregroundTerminal(); tty != nil {
-		c.tty = tty
+		c.tty, c.interactive = tty, true
 		attr.Foreground = true
 		attr.Ctty = int(tty.Fd())
 	}
@@ -175,8 +177,12 @@ func (c *child) suspend() {
 	if c.tty == nil {
 		return // no shell to give the terminal to: whoever stopped it continues it
 	}
+	continued := make(chan os.Signal, 1)
+	signal.Notify(continued, unix.SIGCONT)
+	defer signal.Stop(continued)
 	giveTerminal(c.tty, unix.Getpgrp())
 	_ = unix.Kill(unix.Getpid(), unix.SIGSTOP)
+	<-continued // the stop may take another thread first
 	// Continued, in the foreground (fg) or not (bg).
 	if ownsTerminal(c.tty, unix.Getpgrp()) {
 		giveTerminal(c.tty, c.pid)

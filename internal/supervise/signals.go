@@ -102,7 +102,9 @@ func (f *forwarder) take(s syscall.Signal) {
 		return
 	}
 	if s == unix.SIGCONT {
-		c.signalGroup(s)
+		if !c.interactive { // else suspend gives it the terminal first
+			c.signalGroup(s)
+		}
 		return
 	}
 	if s == unix.SIGTERM && first && ranks != nil {
