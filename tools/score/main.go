@@ -22,6 +22,7 @@ func main() {
 		run  func(folder string, verbose bool) error
 	}{
 		{"oom-reports", scoreExplain},
+		{"speed", scoreSpeed},
 	}
 	for _, s := range scores {
 		if err := s.run(filepath.Join(*corpus, s.name), *verbose); err != nil {
