@@ -340,6 +340,48 @@ func TestRunKilled(t *testing.T) {
 	}
 }
 
+// What the caller has open, such as a lock, is handed to the command but not
+// kept open by unoom's second process.
+func TestRunKeeperHoldsNothing(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", "exec 3>&-; echo ready; sleep 60")
+	cmd.ExtraFiles = []*os.File{w}
+	out := &lines{}
+	cmd.Stdout = out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	w.Close()
+	out.await(t, "ready", 1)
+	defer func() { _ = cmd.Process.Kill(); _, _ = cmd.Process.Wait() }()
+	var info unix.Stat_t
+	if err := unix.Fstat(int(r.Fd()), &info); err != nil {
+		t.Fatal(err)
+	}
+	pipe := fmt.Sprintf("pipe:[%d]", info.Ino)
+	children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
+	keepers := 0
+	for _, pid := range strings.Fields(string(children)) {
+		cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
+		if !strings.Contains(string(cmdline), "keeper") {
+			continue
+		}
+		keepers++
+		entries, _ := os.ReadDir("/proc/" + pid + "/fd")
+		for _, e := range entries {
+			if to, _ := os.Readlink("/proc/" + pid + "/fd/" + e.Name()); to == pipe {
+				t.Errorf("the keeper holds descriptor %s", e.Name())
+			}
+		}
+	}
+	if keepers != 1 {
+		t.Errorf("%d keepers", keepers)
+	}
+}
+
 func onlyRun(t *testing.T, home string) ledger.History {
 	t.Helper()
 	list, err := ledger.Root{Dir: home}.List(supervise.Alive)

@@ -5,6 +5,8 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -69,6 +71,7 @@ const keeperGrace = 5 * time.Second
 
 // Keep is what the keeper does. watch ends when the supervisor is gone.
 func Keep(watch io.Reader, id, dir string) {
+	closeInherited()
 	signal.Ignore(unix.SIGHUP, unix.SIGINT, unix.SIGTERM, unix.SIGQUIT, unix.SIGPIPE)
 	var word [1]byte
 	if n, _ := watch.Read(word[:]); n == 1 {
@@ -90,6 +93,25 @@ func Keep(watch io.Reader, id, dir string) {
 	}
 	defer w.Close()
 	_ = w.Write(ledger.Record{Time: time.Now(), Kind: ledger.KindLost, Lost: &ledger.Lost{Swept: swept, Stuck: pids(left)}})
+}
+
+// closeInherited closes what the caller of unoom had open: a lock that it holds,
+// say, must not outlive it because the keeper does. The Go runtime's own
+// descriptors are anonymous inodes.
+func closeInherited() {
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		return
+	}
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil || fd <= 3 {
+			continue
+		}
+		if to, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil && !strings.HasPrefix(to, "anon_inode:") {
+			_ = unix.Close(fd)
+		}
+	}
 }
 
 func pids(list []proc) []int {
