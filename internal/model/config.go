@@ -75,12 +75,15 @@ func Parse(name string, data []byte, opt Options) (*Model, error) {
 		return nil, &UnknownTypeError{name, kind, Nearest(kind, KnownTypes(), 3)}
 	}
 	m := build(c)
-	if err := c.err(); err != nil {
-		return nil, err
-	}
 	m.Name, m.Type = name, kind
+	if q := c.object("quantization_config"); q != c {
+		m.Quantized = q.textOr("bitsandbytes", "quant_method")
+	}
 	if m.DType == "" {
 		m.DType = c.dtype()
+	}
+	if err := c.err(); err != nil {
+		return nil, err
 	}
 	return m, m.check()
 }

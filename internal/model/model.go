@@ -70,6 +70,9 @@ type Model struct {
 	HeadTransform bool
 
 	Position Position
+	// Quantized is the quantisation of the published weights, by the name in
+	// config.json ("gptq", "awq", "bitsandbytes", "fp8"), "" for none.
+	Quantized string
 }
 
 // A Stack is a run of layers over one residual stream.
