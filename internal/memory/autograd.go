@@ -4,11 +4,12 @@ import "slices"
 
 // parameter is a leaf: a weight with its gradient.
 type parameter struct {
-	name  string
-	t     tensor // the weight; its leaf is this parameter where it is trained
-	grad  int32  // storage of .grad, noStorage: None
-	gdt   dtype
-	state []int32 // optimizer state
+	name       string
+	t          tensor // the weight; its leaf is this parameter where it is trained
+	grad       int32  // storage of .grad, noStorage: None
+	gdt        dtype
+	state      []int32 // optimizer state
+	rows, cols int64   // of a matrix; a vector has one row
 
 	// pending counts the uses in the graph whose gradient has not come yet, buf
 	// is the sum so far. PyTorch's AccumulateGrad runs when the last has come.
@@ -60,10 +61,11 @@ type tape struct {
 
 // frame is what a running node works with.
 type frame struct {
-	x   *machine
-	g   []gradient // gradients of the node's outputs, borrowed
-	in  []target
-	out []gradient
+	x    *machine
+	g    []gradient // gradients of the node's outputs, borrowed
+	in   []target
+	kept []int32 // what the node saved
+	out  []gradient
 }
 
 // want reports whether input i needs a gradient.
@@ -214,7 +216,7 @@ func (x *machine) drain() {
 			}
 			f = &x.frames[x.depth]
 			x.depth++
-			f.g, f.in = g, in
+			f.g, f.in, f.kept = g, in, tp.saved[nd.saved.from:nd.saved.to]
 			f.out = f.out[:0]
 			for range in {
 				f.out = append(f.out, gradient{})

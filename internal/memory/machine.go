@@ -112,6 +112,8 @@ type machine struct {
 	until  int // 0: never
 
 	sac *selection
+
+	training bool // modules are in training mode: dropout acts
 }
 
 // begin starts a section of the run; peaks are told apart by it.

@@ -1,0 +1,119 @@
+package memory
+
+// crossEntropy is F.cross_entropy on logits of n rows: log_softmax keeps its
+// output, the logits themselves are not saved.
+// Source: derivatives.yaml, _log_softmax and nll_loss_forward.
+func (x *machine) crossEntropy(logits, labels tensor, rows, vocab int64) tensor {
+	n, d := rows*vocab, logits.dt
+	if x.amp != f32 && d.low() {
+		// cross_entropy is on autocast's float32 list.
+		up := x.cast(logits, f32)
+		loss := x.crossEntropy(up, labels, rows, vocab)
+		x.drop(up)
+		return loss
+	}
+	logp := x.op(n, d, []tensor{logits}, nil, true, func(f *frame) { f.send(0, f.x.make(n, d)) })
+	loss := x.op(1, d, []tensor{logp}, []tensor{logp, labels}, false, func(f *frame) { f.send(0, f.x.make(n, d)) })
+	x.drop(logp)
+	return loss
+}
+
+// crossEntropyInPlace is unsloth's kernel: the logits are saved and backward
+// writes their gradient into them.
+// Source: unsloth kernels/cross_entropy_loss.py.
+func (x *machine) crossEntropyInPlace(logits, labels tensor, rows, vocab int64) tensor {
+	rec := x.recording(logits)
+	var fn int32
+	n, d := rows*vocab, logits.dt
+	if rec {
+		fn = x.push(1, []tensor{logits}, []tensor{logits, labels}, func(f *frame) {
+			st := f.kept[0]
+			f.x.hold(st)
+			f.send(0, gradient{st: st, n: n, dt: d, ok: true})
+		})
+	}
+	losses := x.tensor(rows, f32)
+	lse := x.tensor(rows, f32)
+	if rec {
+		x.saveOutput(lse)
+		losses.fn = fn
+	}
+	x.drop(lse)
+	return losses
+}
+
+// fusedLinearCE is Liger's fused linear cross entropy: gradients of the hidden
+// states and of the head are made in the forward pass, chunk by chunk.
+// Source: Liger-Kernel ops/fused_linear_cross_entropy.py.
+func (x *machine) fusedLinearCE(hidden tensor, head *matrix, labels tensor, upcast bool) tensor {
+	rows, h, v := hidden.n/head.in, head.in, head.out
+	w := head.w
+	rec := x.recording(hidden, w)
+	var fn int32
+	d := hidden.dt
+	if rec {
+		wd, hn := w.dt, hidden.n
+		fn = x.push(1, []tensor{hidden, w}, nil, func(f *frame) {
+			f.x.hold(f.kept[0])
+			f.send(0, gradient{st: f.kept[0], n: hn, dt: d, ok: true})
+			if len(f.kept) > 1 {
+				f.x.hold(f.kept[1])
+				f.send(1, gradient{st: f.kept[1], n: h * v, dt: wd, ok: true})
+			}
+		})
+	}
+	gw := none()
+	if w.needsGrad() {
+		gw = x.tensor(h*v, w.dt)
+	}
+	gi := x.tensor(hidden.n, d)
+	loss1 := x.tensor(rows, f32)
+	chunk := nextPowerOfTwo(ceilDiv(rows, ceilDiv(v, h)))
+	if chunk > rows {
+		chunk = rows
+	}
+	cd := d
+	if x.amp != f32 {
+		cd = x.amp
+	}
+	// One chunk stands for all: they are equal but for the last.
+	logits := x.tensor(chunk*v, cd)
+	if upcast {
+		up := x.tensor(chunk*v, f32)
+		x.drop(logits)
+		logits = x.tensor(chunk*v, cd) // back to the compute dtype
+		x.drop(up)
+		scaled := x.tensor(chunk*v, cd)
+		x.scratch(cd.size(chunk * h))
+		x.drop(scaled)
+	} else {
+		x.scratch(cd.size(chunk * h))
+	}
+	x.drop(logits)
+	loss := x.tensor(1, f32)
+	if rec {
+		x.saveOutput(gi)
+		if gw.st >= 0 {
+			x.saveOutput(gw)
+		}
+		loss.fn = fn
+	}
+	x.drop(gi, gw, loss1)
+	return loss
+}
+
+// reduce is a sum or a mean to one number: backward expands it.
+func (x *machine) reduce(t tensor) tensor {
+	n, d := t.n, t.dt
+	return x.op(1, d, []tensor{t}, nil, false, func(f *frame) { f.send(0, f.x.make(n, d)) })
+}
+
+func ceilDiv(a, b int64) int64 { return (a + b - 1) / b }
+
+func nextPowerOfTwo(n int64) int64 {
+	p := int64(1)
+	for p < n {
+		p *= 2
+	}
+	return p
+}

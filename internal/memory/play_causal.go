@@ -1,0 +1,112 @@
+package memory
+
+// causalForward is the forward pass of a causal language model of transformers
+// with labels, up to the loss. It returns the loss and what the model's output
+// object still refers to.
+func (p *player) causalForward(ids, labels tensor, checkpointed bool) (loss tensor, outputs []tensor) {
+	x := p.x
+	st := p.net.stacks[0]
+	undo := x.as("", "embedding")
+	h := x.embedding(ids, p.net.embed.w, p.net.embed.out)
+	h = p.requireInputs(h)
+	undo()
+	if p.lib.sharedRope && p.headDim() > 0 {
+		p.cos, p.sin = p.ropeTables(1, h.dt)
+	}
+	for _, b := range st.blocks {
+		var out tensor
+		body := func(in tensor) tensor { return p.decoderLayer(b, in) }
+		switch {
+		case !checkpointed:
+			out = body(h)
+		case p.lib.reentrant:
+			out = x.checkpointReentrant(h, body)
+		default:
+			out = x.checkpoint(h, nil, body)
+		}
+		x.drop(h)
+		h = out
+	}
+	if st.final != nil {
+		n := p.norm(h, st.final)
+		x.drop(h)
+		h = n
+	}
+	loss, outputs = p.causalLoss(h, labels)
+	outputs = append(outputs, h)
+	if p.lib.sharedRope {
+		outputs = append(outputs, p.cos, p.sin)
+	}
+	return loss, outputs
+}
+
+// requireInputs is model.enable_input_require_grads: with frozen embeddings and
+// reentrant checkpoints, their output is made to need a gradient.
+func (p *player) requireInputs(h tensor) tensor {
+	if h.needsGrad() || !p.inputsNeedGrad {
+		return h
+	}
+	id := int32(len(p.x.params))
+	p.x.params = append(p.x.params, parameter{name: "inputs", t: h, grad: noStorage, gdt: h.dt})
+	h.leaf = id + 1
+	p.x.params[id].t = h
+	p.inputLeaf = id + 1
+	return h
+}
+
+// causalLoss is the head and the loss.
+func (p *player) causalLoss(h, labels tensor) (tensor, []tensor) {
+	x := p.x
+	x.begin(Loss, "loss", p.iteration)
+	defer x.as("", "logits and loss")()
+	head := p.net.head
+	n := h.n / head.in
+	if p.lib.loss == lossFusedLinear {
+		return x.fusedLinearCE(h, head, labels, true), nil
+	}
+	logits := x.project(h, head)
+	switch p.lib.loss {
+	case lossForwardCopy:
+		up := x.cast(logits, f32)
+		x.drop(logits)
+		logits = up
+		shifted := p.shift(logits)
+		loss := p.crossEntropy(shifted, labels, n, head.out)
+		x.drop(shifted)
+		return loss, []tensor{logits}
+	case lossShiftLabels:
+		up := x.cast(logits, f32)
+		loss := p.crossEntropy(up, labels, n, head.out)
+		x.drop(up)
+		return loss, []tensor{logits}
+	}
+	up := x.cast(logits, f32)
+	shifted := p.shift(up)
+	loss := p.crossEntropy(shifted, labels, n, head.out)
+	x.drop(up, shifted)
+	return loss, []tensor{logits}
+}
+
+// shift is logits[..., :-1, :].contiguous(): a copy, unless the batch is one
+// sequence, whose slice is contiguous.
+func (p *player) shift(logits tensor) tensor {
+	x := p.x
+	n := logits.n / p.seq * (p.seq - 1)
+	s := x.slice(logits, n)
+	if p.batch == 1 {
+		return s
+	}
+	c := x.contiguous(s)
+	x.drop(s)
+	return c
+}
+
+func (p *player) crossEntropy(logits, labels tensor, rows, vocab int64) tensor {
+	if p.inPlaceCE {
+		l := p.x.crossEntropyInPlace(logits, labels, rows, vocab)
+		r := p.x.reduce(l)
+		p.x.drop(l)
+		return r
+	}
+	return p.x.crossEntropy(logits, labels, rows, vocab)
+}

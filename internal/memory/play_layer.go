@@ -1,0 +1,464 @@
+package memory
+
+import (
+	"unoom/internal/model"
+)
+
+// library is what a framework, in a version, does differently from others where
+// it shows in memory. The rows of catalog/variants fill it.
+type library struct {
+	norm normStyle
+	rope ropeStyle
+	mlp  mlpStyle
+	loss lossStyle
+	attn attnStyle
+	// repeatKV: keys and values are copied for every query head before the
+	// kernel. contiguous: queries, keys and values are copied into their own
+	// layout, and so is the output.
+	repeatKV   bool
+	contiguous bool
+	// positions: the rotary tables are made once for all layers (else in each).
+	sharedRope bool
+	reentrant  bool
+	fusedLoRA  bool
+}
+
+type normStyle uint8
+
+const (
+	normEager   normStyle = iota // written in Python
+	normFused                    // one kernel that keeps its input
+	normInPlace                  // unsloth
+	normLiger
+)
+
+type ropeStyle uint8
+
+const (
+	ropePython ropeStyle = iota
+	ropeUnsloth
+	ropeKernel
+	ropeMeta
+)
+
+type mlpStyle uint8
+
+const (
+	mlpPython mlpStyle = iota
+	mlpLiger
+)
+
+type attnStyle uint8
+
+const (
+	attnEager attnStyle = iota
+	attnFlash           // the package, or torch's flash kernel
+	attnEfficient
+	attnMath
+)
+
+type lossStyle uint8
+
+const (
+	lossShiftCopy   lossStyle = iota // float32 logits, shifted copy (transformers 4.46 to 4.4x)
+	lossForwardCopy                  // float32 in the model's forward, shifted copy (before 4.46)
+	lossShiftLabels                  // float32 logits, labels shifted instead (later)
+	lossFusedLinear                  // Liger
+)
+
+// player plays the training step of one model.
+type player struct {
+	x   *machine
+	net *network
+	lib library
+
+	batch, seq int64
+	cos, sin   tensor
+	opt        optimizer
+	inPlaceCE  bool // with lossShiftCopy or lossForwardCopy: unsloth's kernel
+
+	// inputsNeedGrad: embeddings' output is made to need a gradient.
+	inputsNeedGrad bool
+	inputLeaf      int32
+	iteration      int
+}
+
+func (p *player) tokens() int64 { return p.batch * p.seq }
+
+// norm applies a norm the way the library does.
+func (p *player) norm(t tensor, v *vector) tensor {
+	x := p.x
+	defer x.as("", "norms")()
+	if v.kind == model.LayerNorm {
+		return p.layerNorm(t, v)
+	}
+	switch {
+	case p.lib.norm == normInPlace:
+		return x.rmsInPlace(t, v.w, v.width)
+	case p.lib.norm == normLiger:
+		return x.rmsLiger(t, v.w, v.width)
+	case p.lib.norm == normFused:
+		return x.fusedNorm(t, v.w, none(), v.width, 1)
+	case v.style == "gemma":
+		return x.rmsGemma(t, v.w, v.width)
+	}
+	return x.rmsEager(t, v.w, v.width)
+}
+
+// layerNorm is nn.LayerNorm. Under autocast it runs in float32.
+func (p *player) layerNorm(t tensor, v *vector) tensor {
+	x := p.x
+	if x.amp != f32 && t.dt.low() {
+		up := x.cast(t, f32)
+		out := x.layerNorm(up, v.w, v.b, v.width)
+		x.drop(up)
+		return out
+	}
+	return x.layerNorm(t, v.w, v.b, v.width)
+}
+
+// decoderLayer is one pre-norm block as transformers writes it.
+func (p *player) decoderLayer(b *block, in tensor) tensor {
+	x := p.x
+	normed := p.norm(in, b.norm1)
+	att := p.attention(b, normed)
+	if b.l.Parallel {
+		second := normed
+		if b.norm2 != nil {
+			second = p.norm(in, b.norm2)
+			x.drop(normed)
+		}
+		ff := p.feedForward(b, second)
+		x.drop(second)
+		sum := x.add(ff, att)
+		x.drop(ff, att)
+		out := x.add(sum, in)
+		x.drop(sum)
+		return out
+	}
+	x.drop(normed)
+	if b.post1 != nil {
+		n := p.norm(att, b.post1)
+		x.drop(att)
+		att = n
+	}
+	att = p.residualDropout(b, att)
+	undo := x.as("", "residual stream")
+	mid := x.add(in, att)
+	undo()
+	x.drop(att)
+	normed = p.norm(mid, b.norm2)
+	ff := p.feedForward(b, normed)
+	x.drop(normed)
+	if b.post2 != nil {
+		n := p.norm(ff, b.post2)
+		x.drop(ff)
+		ff = n
+	}
+	ff = p.residualDropout(b, ff)
+	undo = x.as("", "residual stream")
+	out := x.add(mid, ff)
+	undo()
+	x.drop(mid, ff)
+	return out
+}
+
+func (p *player) residualDropout(b *block, t tensor) tensor {
+	if b.l.ResidualDropout == 0 {
+		return t
+	}
+	d := p.x.dropout(t, b.l.ResidualDropout)
+	p.x.drop(t)
+	return d
+}
+
+// attention is self-attention with separate or fused projections.
+func (p *player) attention(b *block, in tensor) tensor {
+	x := p.x
+	defer x.as("", "attention")()
+	a := b.l.Attention
+	h := heads{batch: p.batch, seq: p.seq, keySeq: p.seq, heads: a.Heads, kv: a.KVHeads, dim: a.HeadDim, vdim: a.VHeadDim, causal: a.Causal, dropout: a.Dropout}
+	var q, k, v tensor
+	switch {
+	case b.qkv != nil:
+		f := x.project(in, b.qkv)
+		parts := x.split(f, h.q(), h.k(), h.v())
+		x.drop(f)
+		q, k, v = parts[0], parts[1], parts[2]
+	case p.lib.fusedLoRA && b.q.lora != nil && b.k.lora != nil && b.v.lora != nil && b.q.quant != nil:
+		out := x.fusedAdapted(in, b.q, b.k, b.v)
+		q, k, v = out[0], out[1], out[2]
+	default:
+		q = x.project(in, b.q)
+		k = x.project(in, b.k)
+		v = x.project(in, b.v)
+	}
+	if b.normQ != nil {
+		n := p.norm(q, b.normQ)
+		x.drop(q)
+		q = n
+		n = p.norm(k, b.normK)
+		x.drop(k)
+		k = n
+	}
+	if a.Position == model.Rope {
+		q, k = p.rotate(q, k)
+	}
+	ctx := p.attend(q, k, v, h)
+	out := p.output(ctx, b)
+	x.drop(ctx)
+	return out
+}
+
+func (p *player) output(ctx tensor, b *block) tensor {
+	if p.lib.fusedLoRA && b.o.lora != nil && b.o.quant != nil {
+		return p.x.fusedAdapted(ctx, b.o)[0]
+	}
+	return p.x.project(ctx, b.o)
+}
+
+// rotate applies the rotary embedding to queries and keys.
+func (p *player) rotate(q, k tensor) (tensor, tensor) {
+	x := p.x
+	cos, sin := p.cos, p.sin
+	if !p.lib.sharedRope {
+		cos, sin = p.ropeTables(p.tableBatch(), q.dt)
+		defer x.drop(cos, sin)
+	}
+	switch p.lib.rope {
+	case ropeUnsloth:
+		a, b := x.ropeInPlace(q, cos, sin), x.ropeInPlace(k, cos, sin)
+		x.drop(q, k)
+		return a, b
+	case ropeKernel:
+		a := x.ropeFused(q, cos)
+		x.drop(q)
+		b := x.ropeFused(k, cos)
+		x.drop(k)
+		return a, b
+	case ropeMeta:
+		a := x.ropeComplex(q, cos)
+		x.drop(q)
+		b := x.ropeComplex(k, cos)
+		x.drop(k)
+		return a, b
+	}
+	a := x.ropeEager(q, cos, sin)
+	b := x.ropeEager(k, cos, sin)
+	x.drop(q, k)
+	return a, b
+}
+
+func (p *player) tableBatch() int64 { return 1 }
+
+// ropeTables makes cos and sin of every position, as transformers'
+// RotaryEmbedding.forward does.
+func (p *player) ropeTables(rows int64, d dtype) (tensor, tensor) {
+	x := p.x
+	old := x.grad
+	x.grad = false
+	n := rows * p.seq * p.headDim()
+	freqs := x.tensor(n/2, f32)
+	emb := x.tensor(n, f32)
+	cos := x.tensor(n, f32)
+	sin := x.tensor(n, f32)
+	c, s := x.cast(cos, d), x.cast(sin, d)
+	x.drop(freqs, emb, cos, sin)
+	x.grad = old
+	return c, s
+}
+
+func (p *player) headDim() int64 {
+	for _, s := range p.net.stacks {
+		for _, b := range s.blocks {
+			if b.l.Attention != nil {
+				return b.l.Attention.RopeDim
+			}
+		}
+	}
+	return 0
+}
+
+// attend runs the attention kernel; it takes over q, k and v.
+func (p *player) attend(q, k, v tensor, h heads) tensor {
+	x := p.x
+	rep := h
+	if p.lib.repeatKV && h.kv != h.heads {
+		times := h.heads / h.kv
+		k2 := x.repeatHeads(k, times)
+		x.drop(k)
+		v2 := x.repeatHeads(v, times)
+		x.drop(v)
+		k, v, rep = k2, v2, h.repeated()
+	}
+	if x.amp != f32 && q.dt != x.amp {
+		// transformers casts what peft left in float32 before the kernel
+		cast := func(t *tensor) { c := x.cast(*t, x.amp); x.drop(*t); *t = c }
+		cast(&q)
+		cast(&k)
+		cast(&v)
+	}
+	if p.lib.contiguous {
+		c := x.contiguous(q)
+		x.drop(q)
+		q = c
+		c = x.contiguous(k)
+		x.drop(k)
+		k = c
+		c = x.contiguous(v)
+		x.drop(v)
+		v = c
+	}
+	var out tensor
+	switch p.lib.attn {
+	case attnFlash:
+		out = x.flash(q, k, v, rep)
+	case attnEfficient:
+		out = x.efficient(q, k, v, none(), rep)
+	default:
+		out = p.eagerAttention(q, k, v, h)
+	}
+	x.drop(q, k, v)
+	if p.lib.contiguous {
+		c := x.contiguous(out)
+		x.drop(out)
+		out = c
+	}
+	return out
+}
+
+// eagerAttention is attention with stored scores, softmax in float32, as
+// transformers' eager_attention_forward.
+func (p *player) eagerAttention(q, k, v tensor, h heads) tensor {
+	x := p.x
+	if h.kv != h.heads {
+		k = x.repeatHeads(k, h.heads/h.kv)
+		v = x.repeatHeads(v, h.heads/h.kv)
+		defer x.drop(k, v)
+	}
+	n, d := h.scores(), q.dt
+	s := x.batched(q, k, n)
+	c := x.scale(s)
+	x.drop(s)
+	if h.causal {
+		m := x.add(c, none())
+		x.drop(c)
+		c = m
+	}
+	w := x.softmax(c, f32)
+	x.drop(c)
+	w2 := x.cast(w, d)
+	x.drop(w)
+	w3 := x.dropout(w2, h.dropout)
+	x.drop(w2)
+	o := x.batched(w3, v, h.out())
+	x.drop(w3)
+	out := x.contiguous(o)
+	x.drop(o)
+	return out
+}
+
+// feedForward is the layer's transformation of tokens.
+func (p *player) feedForward(b *block, in tensor) tensor {
+	x := p.x
+	defer x.as("", "MLP")()
+	m := b.l.MLP
+	if !m.Gated {
+		up := x.project(in, b.up)
+		act := p.activate(up, m.Act)
+		x.drop(up)
+		out := x.project(act, b.down)
+		x.drop(act)
+		return out
+	}
+	var gate, up tensor
+	if b.gateUp != nil {
+		f := x.project(in, b.gateUp)
+		parts := x.split(f, f.n/2, f.n/2)
+		x.drop(f)
+		gate, up = parts[0], parts[1]
+	} else {
+		gate = x.project(in, b.gate)
+	}
+	var prod tensor
+	if p.lib.mlp == mlpLiger {
+		if b.gateUp == nil {
+			up = x.project(in, b.up)
+		}
+		prod = x.gatedInPlace(gate, up)
+		x.drop(gate, up)
+	} else {
+		act := p.activate(gate, m.Act)
+		x.drop(gate)
+		if b.gateUp == nil {
+			up = x.project(in, b.up)
+		}
+		prod = x.mul(act, up)
+		x.drop(act, up)
+	}
+	out := x.project(prod, b.down)
+	x.drop(prod)
+	return out
+}
+
+// activate is the activation function, with what its implementation keeps.
+func (p *player) activate(t tensor, a model.Act) tensor {
+	x := p.x
+	switch a {
+	case model.ReLU, model.Tanh:
+		return x.unaryOut(t)
+	case model.SquaredReLU:
+		r := x.unaryOut(t)
+		s := x.unaryIn(r)
+		x.drop(r)
+		return s
+	case model.GELUNew, model.GELUFast:
+		return x.geluPython(t)
+	case model.QuickGELU:
+		s := x.scale(t)
+		g := x.unaryOut(s)
+		x.drop(s)
+		out := x.mul(t, g)
+		x.drop(g)
+		return out
+	}
+	return x.unaryIn(t)
+}
+
+// geluPython is 0.5·x·(1+tanh(√(2/π)·(x+0.044715·x³))) operation by operation.
+// Source: transformers activations.py, NewGELUActivation.
+func (x *machine) geluPython(t tensor) tensor {
+	half := x.scale(t)
+	cube := x.unaryIn(t)
+	c := x.scale(cube)
+	x.drop(cube)
+	sum := x.add(t, c)
+	x.drop(c)
+	inner := x.scale(sum)
+	x.drop(sum)
+	th := x.unaryOut(inner)
+	x.drop(inner)
+	one := x.shift(th)
+	x.drop(th)
+	out := x.mul(half, one)
+	x.drop(half, one)
+	return out
+}
+
+// shift is t + c for a Python number.
+func (x *machine) shift(t tensor) tensor {
+	return x.op(t.n, t.dt, []tensor{t}, nil, false, func(f *frame) { f.pass(0) })
+}
+
+// gatedInPlace is Liger's fused act(gate)·up: both are saved, and backward
+// writes their gradients into them.
+// Source: Liger-Kernel ops/swiglu.py.
+func (x *machine) gatedInPlace(gate, up tensor) tensor {
+	return x.op(gate.n, gate.dt, []tensor{gate, up}, []tensor{gate, up}, false, func(f *frame) {
+		for i := range 2 {
+			st := f.kept[i]
+			f.x.hold(st)
+			f.send(i, gradient{st: st, n: f.g[0].n, dt: f.g[0].dt, ok: true})
+		}
+	})
+}

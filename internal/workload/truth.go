@@ -1,0 +1,421 @@
+package workload
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"unoom/internal/model"
+	"unoom/internal/units"
+)
+
+// A Row is one line of a table of measured runs, by the names of its columns
+// (see docs/accuracy.md).
+type Row map[string]string
+
+// Number returns an integer column, 0 if it is empty.
+func (r Row) Number(column string) int64 {
+	n, _ := strconv.ParseInt(strings.TrimSpace(r[column]), 10, 64)
+	return n
+}
+
+// An Unanswerable row needs something that no workload can express; Why says
+// what.
+type Unanswerable struct{ Why string }
+
+func (e *Unanswerable) Error() string { return e.Why }
+
+func cannot(format string, args ...any) error { return &Unanswerable{fmt.Sprintf(format, args...)} }
+
+// FromRow reads a measured run. find looks a model up by name; what a row does
+// not say is assumed and listed.
+func FromRow(r Row, find func(r Row) (*model.Model, error)) (*Workload, error) {
+	w := &Workload{Name: r["model"], Versions: map[string]string{}, Options: map[string]string{}}
+	w.readFramework(r["framework"], r["framework_version"])
+	w.GPU = GPU{Name: r["gpu"]}
+	if gib, err := strconv.ParseFloat(r["gpu_capacity_gib"], 64); err == nil {
+		w.GPU.Capacity = units.FromGiB(gib)
+	}
+	w.readOther(r["other"])
+	if err := w.readMethod(r); err != nil {
+		return nil, err
+	}
+	if err := w.readSizes(r); err != nil {
+		return nil, err
+	}
+	w.readCheckpointing(r["checkpointing"])
+	w.readAttention(r["attention"])
+	if err := w.readOptimizer(r["optimizer"]); err != nil {
+		return nil, err
+	}
+	if err := w.readSharding(r["sharding"], r.Number("world_size")); err != nil {
+		return nil, err
+	}
+	if err := w.readOffload(r["offload"]); err != nil {
+		return nil, err
+	}
+	m, err := find(r)
+	if err != nil {
+		return nil, err
+	}
+	w.Model = m
+	return w, nil
+}
+
+// frameworks maps the words of the framework column.
+var frameworkWords = []struct {
+	word string
+	f    Framework
+}{
+	{"megatron-deepspeed", DeepSpeed}, {"megatron", Megatron}, {"torchtitan", Torchtitan}, {"torchtune", Torchtune},
+	{"fsdp_qlora", FSDPQLoRA}, {"composer", Composer}, {"llm-foundry", Composer},
+	{"mmseg", OpenMMLab}, {"mmdet", OpenMMLab}, {"mmyolo", OpenMMLab}, {"mmcv", OpenMMLab}, {"mmengine", OpenMMLab},
+	{"hf trainer", HFTrainer}, {"trl", HFTrainer}, {"litgpt", LitGPT}, {"deepspeed", DeepSpeed},
+}
+
+var versionPattern = regexp.MustCompile(`(?i)\b(torch|transformers|trl|peft|bnb|accelerate|bitsandbytes|deepspeed|megatron|timm|torchtune|torchtitan)[ =]+v?(\d+\.\d+[\w.+]*|\d+\.x)`)
+
+func (w *Workload) readFramework(name, version string) {
+	low := strings.ToLower(name)
+	w.Framework = PyTorch
+	for _, f := range frameworkWords {
+		if strings.Contains(low, f.word) {
+			w.Framework = f.f
+			break
+		}
+	}
+	w.Options["framework"] = name
+	for _, m := range versionPattern.FindAllStringSubmatch(version, -1) {
+		lib := strings.ToLower(m[1])
+		if lib == "bnb" {
+			lib = "bitsandbytes"
+		}
+		w.Versions[lib] = m[2]
+	}
+	if d := regexp.MustCompile(`\b(20\d\d)-(\d\d)`).FindString(version); d != "" {
+		w.Versions["date"] = d
+	} else if y := regexp.MustCompile(`\b(20[12]\d)\b`).FindString(version); y != "" {
+		w.Versions["date"] = y
+	}
+}
+
+// readOther reads the free column: options of a launcher (name or name=value,
+// separated by spaces) or remarks separated by semicolons.
+func (w *Workload) readOther(text string) {
+	for _, part := range strings.Split(text, ";") {
+		part = strings.TrimSpace(part)
+		if part == "" {
+			continue
+		}
+		low := strings.ToLower(part)
+		switch {
+		case strings.Contains(low, "torch.compile"):
+			w.Compile = true
+		case strings.Contains(low, "chunked ce"), strings.Contains(low, "chunked cross entropy"):
+			w.Loss, w.Kernels.ChunkedLoss = LossChunked, 8
+		case strings.Contains(low, "optimizer-in-backward"), strings.Contains(low, "opt-in-bwd"):
+			w.Optimizer.InBackward = true
+		case strings.HasPrefix(low, "ema"), strings.Contains(low, " ema "):
+			w.EMA = true
+		case strings.Contains(low, "fused linear cross entropy"), strings.Contains(low, "fused linear ce"):
+			w.Loss = LossLiger
+		case strings.HasPrefix(low, "float8"):
+			w.FP8 = FP8Tensorwise
+			if strings.Contains(low, "rowwise") {
+				w.FP8 = FP8Rowwise
+			}
+			if strings.Contains(low, "delayed") {
+				w.FP8 = FP8Delayed
+			}
+			if strings.Contains(low, "all-gather") {
+				w.Options["fp8-all-gather"] = ""
+			}
+		case strings.Contains(low, "variable length"), strings.Contains(low, "not packed"):
+			w.Options["variable-length"] = ""
+		case strings.Contains(low, "padding-free"):
+			w.Options["padding-free"] = ""
+		case strings.Contains(low, "prepare_model_for_kbit_training"):
+			w.Adapter.KBit = true
+		case strings.Contains(low, "modules_to_save"):
+			w.Options["modules-to-save"] = strings.TrimPrefix(low[strings.Index(low, "modules_to_save"):], "modules_to_save=")
+		}
+		if strings.Contains(low, "fused lora/rmsnorm/rope/crossentropy kernels") {
+			w.Kernels.FusedNorm, w.Kernels.FusedRope, w.Kernels.FusedLoRA = "unsloth", "unsloth", "unsloth"
+			if w.Loss == LossDefault {
+				w.Loss = LossInPlace
+			}
+		}
+		if k, v, ok := strings.Cut(part, "="); ok && !strings.Contains(k, " ") {
+			w.Options[k] = v
+		}
+	}
+	if w.Framework == Megatron || strings.Contains(text, "micro-batch-size=") {
+		for _, f := range strings.Fields(strings.ReplaceAll(text, ";", " ")) {
+			k, v, _ := strings.Cut(f, "=")
+			w.Options[k] = v
+		}
+	}
+}
+
+func (w *Workload) readMethod(r Row) error {
+	param, compute := strings.ToLower(r["param_dtype"]), strings.ToLower(r["compute_dtype"])
+	switch r["method"] {
+	case "full":
+		w.Method = Full
+	case "lora":
+		w.Method = LoRA
+	case "qlora":
+		w.Method = QLoRA
+	default:
+		return cannot("method %q is not modelled", r["method"])
+	}
+	half := func() (pure, amp Precision) {
+		if strings.Contains(compute, "bf16") {
+			return BF16, AMPBF16
+		}
+		return FP16, AMPFP16
+	}
+	pure, amp := half()
+	low := strings.Contains(compute, "bf16") || strings.Contains(compute, "fp16")
+	switch {
+	case strings.HasPrefix(param, "nf4"):
+		w.Base, w.Precision = NF4, pure
+		if strings.Contains(param, "double") {
+			w.Base = NF4Double
+		}
+		if strings.Contains(param, "quant_storage") {
+			w.Options["quant-storage"] = "16-bit"
+		}
+	case strings.HasPrefix(param, "gptq"):
+		w.Base, w.Precision = GPTQ4, pure
+	case strings.HasPrefix(param, "int8"):
+		w.Base, w.Precision = Int8, pure
+	case strings.Contains(param, "upcast"):
+		w.Precision = pure
+		w.Options["upcast"] = "fp32"
+	case strings.Contains(param, "master"), strings.Contains(param, "main params"):
+		w.Precision = pure
+		w.Options["master"] = "fp32"
+	case strings.HasPrefix(param, "fp32") && !low:
+		w.Precision = FP32
+	case strings.HasPrefix(param, "fp32"):
+		w.Precision = amp
+	case strings.HasPrefix(param, "bf16"):
+		w.Precision = BF16
+	case strings.HasPrefix(param, "fp16"):
+		w.Precision = FP16
+	default:
+		return cannot("parameters in %q are not modelled", r["param_dtype"])
+	}
+	switch {
+	case strings.Contains(compute, "blockwise"), strings.Contains(compute, "nvfp4"):
+		return cannot("compute in %q is not modelled", r["compute_dtype"])
+	case strings.Contains(compute, "mxfp8"):
+		w.FP8 = MXFP8
+	case strings.Contains(compute, "fp8") && w.FP8 == NoFP8:
+		w.FP8 = FP8Tensorwise
+	}
+	if w.Method.Adapted() {
+		w.Adapter.Rank = r.Number("lora_rank")
+		targets := r["lora_targets"]
+		if w.Adapter.Rank == 0 || targets == "" || targets == "default" {
+			return cannot("the rank or the targets of the adapters are not stated")
+		}
+		targets, _, _ = strings.Cut(targets, ";")
+		targets, _, _ = strings.Cut(targets, "(")
+		w.Adapter.Targets = strings.FieldsFunc(strings.TrimSpace(targets), func(c rune) bool { return c == '+' || c == '/' })
+		for i, t := range w.Adapter.Targets {
+			w.Adapter.Targets[i] = strings.TrimSpace(t)
+		}
+	}
+	return nil
+}
+
+var imagePattern = regexp.MustCompile(`^(\d+)x(\d+)$`)
+
+func (w *Workload) readSizes(r Row) error {
+	w.MicroBatch = r.Number("micro_batch")
+	if w.MicroBatch < 1 {
+		return cannot("the micro-batch is not stated")
+	}
+	w.Accumulation = max(r.Number("grad_accum"), 1)
+	size := strings.TrimSpace(r["seq_len_or_image"])
+	if m := imagePattern.FindStringSubmatch(size); m != nil {
+		w.Image[0], _ = strconv.ParseInt(m[1], 10, 64)
+		w.Image[1], _ = strconv.ParseInt(m[2], 10, 64)
+		return nil
+	}
+	n, err := strconv.ParseInt(size, 10, 64)
+	if err != nil {
+		return cannot("the length %q is not one number", size)
+	}
+	w.Seq = n
+	return nil
+}
+
+func (w *Workload) readCheckpointing(text string) {
+	low := strings.ToLower(text)
+	w.Checkpointing = NoCheckpointing
+	switch {
+	case strings.Contains(low, "selective"):
+		w.Checkpointing = Selective
+		if i := strings.IndexByte(low, '['); i >= 0 {
+			w.Options["recompute-modules"] = strings.Trim(low[i:], "[] ")
+		}
+	case strings.HasPrefix(low, "on"), strings.Contains(low, "full"):
+		w.Checkpointing = FullCheckpoint
+		if strings.Contains(low, "reentrant") {
+			yes := true
+			w.Reentrant = &yes
+		}
+	}
+}
+
+func (w *Workload) readAttention(text string) {
+	low := strings.ToLower(text)
+	switch {
+	case strings.Contains(low, "flash_attention_2"):
+		w.Attention = Flash
+	case strings.HasPrefix(low, "flash"), strings.HasPrefix(low, "fused"), strings.HasPrefix(low, "auto"):
+		w.Attention = Flash
+	case strings.HasPrefix(low, "sdpa"):
+		w.Attention = SDPA
+	case strings.HasPrefix(low, "flex"):
+		w.Attention = Flex
+	case strings.HasPrefix(low, "eager"), strings.HasPrefix(low, "unfused"), strings.HasPrefix(low, "local"), strings.Contains(low, "softmax"):
+		w.Attention = Eager
+	}
+	w.Options["attention"] = text
+}
+
+func (w *Workload) readOptimizer(text string) error {
+	low := strings.ToLower(text)
+	o := &w.Optimizer
+	o.Name = text
+	switch {
+	case strings.HasPrefix(low, "none"):
+		return cannot("no optimizer: a forward pass alone is not a training run")
+	case strings.Contains(low, "cpuoffloadoptimizer"), strings.Contains(low, "cpu/parameter"):
+		o.Name, w.Offload = "adamw", OffloadOptimizer
+	case strings.Contains(low, "cpuadam"):
+		o.Name, w.Offload = "adamw", OffloadOptimizer
+	case strings.Contains(low, "adafactor"):
+		o.Name = "adafactor"
+	case strings.Contains(low, "8bit"), strings.Contains(low, "8-bit"):
+		o.Name = "adamw_8bit"
+	case strings.Contains(low, "adamw_hf"):
+		o.Name = "adamw_hf"
+	case strings.Contains(low, "hybridadam"):
+		o.Name = "adamw"
+		o.Impl = "fused"
+	case strings.Contains(low, "muon"):
+		o.Name = "muon"
+	case strings.Contains(low, "adam"):
+		o.Name = "adamw"
+	case strings.Contains(low, "sgd"):
+		o.Name = "sgd-momentum"
+	default:
+		return cannot("optimizer %q is not modelled", text)
+	}
+	switch {
+	case strings.Contains(low, "foreach"):
+		o.Impl = "foreach"
+	case strings.Contains(low, "fused"):
+		o.Impl = "fused"
+	}
+	if strings.Contains(low, "paged") && !strings.Contains(low, "paged off") {
+		o.Paged = true
+	}
+	if strings.Contains(low, "opt-in-bwd") || strings.Contains(low, "in-backward") {
+		o.InBackward = true
+	}
+	return nil
+}
+
+var dimensionPattern = regexp.MustCompile(`\b(TP|PP|VP|CP|EP|ETP|DP)\(?(\d+)\)?`)
+
+func (w *Workload) readSharding(text string, world int64) error {
+	low := strings.ToLower(text)
+	p := &w.Parallel
+	*p = Parallel{World: max(world, 1), Tensor: 1, Pipeline: 1, Virtual: 1, Context: 1, Expert: 1}
+	w.Sharding = NoSharding
+	for _, m := range dimensionPattern.FindAllStringSubmatch(text, -1) {
+		n, _ := strconv.ParseInt(m[2], 10, 64)
+		switch m[1] {
+		case "TP":
+			p.Tensor = n
+		case "PP":
+			p.Pipeline = n
+		case "VP":
+			w.Options["vp"] = m[2]
+		case "CP":
+			p.Context = n
+		case "EP":
+			p.Expert = n
+		case "ETP":
+			w.Options["etp"] = m[2]
+		}
+	}
+	p.Sequence = strings.Contains(low, "sequence parallel")
+	switch {
+	case strings.Contains(low, "megatron-fsdp"):
+		w.Sharding = FSDP
+		w.Options["megatron-fsdp"] = ""
+	case strings.Contains(low, "simplefsdp"):
+		return cannot("SimpleFSDP is not modelled")
+	case strings.Contains(low, "no_shard"):
+		w.Sharding = DDP
+		w.Options["fsdp-no-shard"] = ""
+	case strings.Contains(low, "shard_grad_op"):
+		w.Sharding, w.ReshardAfterForward = FSDP, "never"
+	case strings.Contains(low, "fsdp2"):
+		w.Sharding = FSDP2
+		switch {
+		case strings.Contains(low, "=always"):
+			w.ReshardAfterForward = "always"
+		case strings.Contains(low, "=never"):
+			w.ReshardAfterForward = "never"
+		}
+	case strings.Contains(low, "fsdp"):
+		w.Sharding = FSDP
+	case strings.Contains(low, "zero-3"), strings.Contains(low, "zero3"):
+		w.Sharding = ZeRO3
+	case strings.Contains(low, "zero-2"):
+		w.Sharding = ZeRO2
+	case strings.Contains(low, "zero-1"), strings.Contains(low, "distributed optimizer"):
+		w.Sharding = ZeRO1
+	case strings.Contains(low, "ddp"):
+		w.Sharding = DDP
+	}
+	model := p.Tensor * p.Pipeline * p.Context
+	if p.World%model != 0 {
+		return cannot("%d GPUs cannot be divided into TP%d·PP%d·CP%d", p.World, p.Tensor, p.Pipeline, p.Context)
+	}
+	p.Data = p.World / model
+	if w.Framework == Megatron {
+		p.Rank = "last"
+	}
+	return nil
+}
+
+func (w *Workload) readOffload(text string) error {
+	low := strings.ToLower(text)
+	switch {
+	case low == "", low == "none":
+		if w.Offload == "" {
+			w.Offload = NoOffload
+		}
+	case strings.Contains(low, "activations"):
+		w.Offload = OffloadActivations
+	case strings.Contains(low, "param"):
+		w.Offload = OffloadParams
+	case strings.Contains(low, "optimizer"):
+		w.Offload = OffloadOptimizer
+	case strings.Contains(low, "cpu"):
+		w.Offload = OffloadParams
+	default:
+		return cannot("offload %q is not modelled", text)
+	}
+	return nil
+}
