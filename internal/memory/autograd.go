@@ -35,7 +35,7 @@ type gradient struct {
 type target struct {
 	fn   int32
 	leaf int32
-	slot uint8
+	slot uint16
 }
 
 func (t target) wanted() bool { return t.fn != 0 || t.leaf != 0 }
@@ -265,7 +265,7 @@ func (x *machine) deliver(t target, g gradient) {
 			return
 		}
 		nd := &x.tape.nodes[t.fn-1]
-		slot := &x.tape.grads[nd.grad.from+int32(t.slot)]
+		slot := &x.tape.grads[nd.grad.from:nd.grad.to][t.slot]
 		*slot = x.sum(*slot, g)
 	default:
 		if g.ok {

@@ -3,13 +3,13 @@ package memory
 // checkpointReentrant is torch.utils.checkpoint with use_reentrant=True: the
 // forward runs without gradients and only the input is kept; backward runs it
 // again, with a graph of its own, while the Python frame still refers to the
-// incoming gradient.
+// incoming gradient. held are further arguments, which the context refers to.
 // Source: torch/utils/checkpoint.py, CheckpointFunction.
-func (x *machine) checkpointReentrant(in tensor, body func(in tensor) tensor) tensor {
+func (x *machine) checkpointReentrant(in tensor, held []tensor, body func(in tensor) tensor) tensor {
 	if !x.recording(in) {
 		return body(in)
 	}
-	fn := x.push(1, []tensor{in}, []tensor{in}, nil)
+	fn := x.push(1, []tensor{in}, append([]tensor{in}, held...), nil)
 	x.grad = false
 	out := body(in)
 	x.grad = true
@@ -52,6 +52,9 @@ func (x *machine) pseudoLeaf(t tensor) int {
 func (x *machine) sendLeaf(leaf int) {
 	p := &x.params[leaf]
 	g := gradient{st: p.grad, n: p.t.n, dt: p.gdt, ok: p.grad >= 0}
+	if x.detached != nil && g.ok {
+		x.detached(leaf, p.t, p.grad)
+	}
 	x.params = x.params[:leaf]
 	x.frames[x.depth-1].send(0, g)
 }
@@ -68,15 +71,12 @@ func (x *machine) clearCache() {
 // was saved is there again (early stop), and then the nodes run. keep is the
 // policy of selective checkpointing, nil: nothing is kept.
 // Source: torch/utils/checkpoint.py, _checkpoint_without_reentrant_generator.
-func (x *machine) checkpoint(in tensor, keep policy, body func(in tensor) tensor) tensor {
+func (x *machine) checkpoint(in tensor, held []tensor, keep policy, body func(in tensor) tensor) tensor {
 	if !x.recording(in) {
 		return body(in)
 	}
-	fn := x.push(1, []tensor{in}, nil, nil)
-	x.hold(in.st) // by the closure that recomputes
-	if in.st >= 0 {
-		x.sts[in.st].marks |= markSaved
-	}
+	// The closure that recomputes refers to the arguments.
+	fn := x.push(1, []tensor{in}, append([]tensor{in}, held...), nil)
 	var sel *selection
 	if keep != nil {
 		sel = &selection{keep: keep}
@@ -104,6 +104,8 @@ func (x *machine) checkpoint(in tensor, keep policy, body func(in tensor) tensor
 		if sel != nil {
 			sel.replay, sel.count = true, [opKinds]int{}
 		}
+		// AccumulateGrad has no part here: the gradient goes on to the node before.
+		x.params[leaf].sink = func(_ *machine, p *parameter, g gradient) { p.grad = g.st }
 		res := body(x.params[leaf].t)
 		x.clearCache()
 		x.amp, x.cache, x.sac = oldAmp, oldCache, oldSac
@@ -119,7 +121,6 @@ func (x *machine) checkpoint(in tensor, keep policy, body func(in tensor) tensor
 		x.drain()
 		x.endTape(outer)
 		sel.releaseRest(x)
-		x.release(in.st)
 		x.sendLeaf(leaf)
 	}
 	return out

@@ -62,7 +62,7 @@ type tensor struct {
 	fn   int32 // node that made it + 1, 0: none
 	leaf int32 // parameter + 1, 0: none
 	dt   dtype
-	slot uint8 // which output of the node
+	slot uint16 // which output of the node
 }
 
 const noStorage = -1
@@ -114,6 +114,10 @@ type machine struct {
 	sac *selection
 
 	training bool // modules are in training mode: dropout acts
+
+	// detached is told when a recomputed region has its gradient: the region's
+	// detached input, and the storage of its gradient.
+	detached func(leaf int, in tensor, grad int32)
 }
 
 // begin starts a section of the run; peaks are told apart by it.
@@ -130,16 +134,24 @@ func (x *machine) alloc(bytes int64) int32 {
 	id := int32(len(x.sts))
 	x.sts = append(x.sts, storage{bytes: bytes, block: block, refs: 1, handle: h, item: x.item})
 	x.log = append(x.log, id+1)
+	x.grow(block)
+	return id
+}
+
+// grow counts a block that was handed out.
+func (x *machine) grow(block int64) {
 	x.cur += block
 	if s := &x.sections[len(x.sections)-1]; x.cur > s.allocated {
 		s.allocated, s.at = x.cur, len(x.log)
 	}
-	return id
 }
 
 // hold adds a reference.
 func (x *machine) hold(st int32) {
 	if st >= 0 {
+		if x.sts[st].refs <= 0 {
+			panic("memory: a dead storage is referred to")
+		}
 		x.sts[st].refs++
 	}
 }
@@ -156,6 +168,9 @@ func (x *machine) release(st int32) {
 	}
 	if s.refs < 0 {
 		panic("memory: a storage was released twice")
+	}
+	if s.block == 0 {
+		return // an object whose memory was taken away
 	}
 	x.dev.free(s.handle)
 	x.log = append(x.log, -(st + 1))

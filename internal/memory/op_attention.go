@@ -60,7 +60,7 @@ func (x *machine) ropeInPlace(q tensor, cos, sin tensor) tensor {
 	out := x.keep(q)
 	if x.recording(q) {
 		out.fn = x.push(1, []tensor{q}, []tensor{cos, sin}, func(f *frame) { f.pass(0) })
-		out.leaf = 0
+		out.leaf, out.slot = 0, 0
 	}
 	return out
 }

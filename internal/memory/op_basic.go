@@ -9,6 +9,15 @@ type matrix struct {
 	in, out int64
 	quant   *quantized // nil: w is a plain matrix
 	lora    *adapter   // nil: none
+	same    *matrix    // the matrix whose weight this one shares, nil: its own
+}
+
+// weight is the tensor of the weight.
+func (m *matrix) weight() tensor {
+	if m.same != nil {
+		return m.same.w
+	}
+	return m.w
 }
 
 // castCopy is a weight that autocast has cast in the running region.
@@ -78,7 +87,7 @@ func (x *machine) castInput(t tensor) tensor {
 // gradient, the weight if the input does.
 // Source: tools/autograd/derivatives.yaml, mm and addmm.
 func (x *machine) linear(t tensor, m *matrix) tensor {
-	in, w := x.castInput(t), x.castWeight(m.w)
+	in, w := x.castInput(t), x.castWeight(m.weight())
 	rows := in.n / m.in
 	bias := tensor{st: noStorage}
 	if m.biased {
@@ -314,7 +323,7 @@ func (x *machine) split(t tensor, parts ...int64) []tensor {
 	for i, n := range parts {
 		out[i] = x.keep(t)
 		out[i].n, out[i].leaf = n, 0
-		out[i].fn, out[i].slot = fn, uint8(i)
+		out[i].fn, out[i].slot = fn, uint16(i)
 	}
 	return out
 }

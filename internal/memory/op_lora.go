@@ -220,7 +220,7 @@ func (x *machine) fusedAdapted(t tensor, ms ...*matrix) []tensor {
 	for i := range ms {
 		if rec {
 			x.saveOutput(dropped[i])
-			outs[i].fn, outs[i].slot = fn, uint8(i)
+			outs[i].fn, outs[i].slot = fn, uint16(i)
 		}
 		x.drop(dropped[i])
 	}

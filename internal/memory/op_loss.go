@@ -47,7 +47,7 @@ func (x *machine) crossEntropyInPlace(logits, labels tensor, rows, vocab int64) 
 // Source: Liger-Kernel ops/fused_linear_cross_entropy.py.
 func (x *machine) fusedLinearCE(hidden tensor, head *matrix, labels tensor, upcast bool) tensor {
 	rows, h, v := hidden.n/head.in, head.in, head.out
-	w := head.w
+	w := head.weight()
 	rec := x.recording(hidden, w)
 	var fn int32
 	d := hidden.dt

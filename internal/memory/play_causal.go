@@ -2,8 +2,20 @@ package memory
 
 // causalForward is the forward pass of a causal language model of transformers
 // with labels, up to the loss. It returns the loss and what the model's output
-// object still refers to.
+// object refers to.
 func (p *player) causalForward(ids, labels tensor, checkpointed bool) (loss tensor, outputs []tensor) {
+	if p.fsdp != nil {
+		loss = p.fsdp.forward(p.rootUnit, ids, func(ids tensor) tensor {
+			var l tensor
+			l, outputs = p.causalModel(ids, labels, checkpointed)
+			return l
+		})
+		return loss, outputs
+	}
+	return p.causalModel(ids, labels, checkpointed)
+}
+
+func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor, outputs []tensor) {
 	x := p.x
 	st := p.net.stacks[0]
 	undo := x.as("", "embedding")
@@ -13,16 +25,24 @@ func (p *player) causalForward(ids, labels tensor, checkpointed bool) (loss tens
 	if p.lib.sharedRope && p.headDim() > 0 {
 		p.cos, p.sin = p.ropeTables(1, h.dt)
 	}
-	for _, b := range st.blocks {
+	var held []tensor
+	if p.lib.sharedRope {
+		held = []tensor{p.cos, p.sin}
+	}
+	for i, b := range st.blocks {
 		var out tensor
 		body := func(in tensor) tensor { return p.decoderLayer(b, in) }
+		if p.fsdp != nil {
+			layer, u := body, p.units[i]
+			body = func(in tensor) tensor { return p.fsdp.forward(u, in, layer) }
+		}
 		switch {
 		case !checkpointed:
 			out = body(h)
 		case p.lib.reentrant:
-			out = x.checkpointReentrant(h, body)
+			out = x.checkpointReentrant(h, held, body)
 		default:
-			out = x.checkpoint(h, nil, body)
+			out = x.checkpoint(h, held, nil, body)
 		}
 		x.drop(h)
 		h = out
@@ -32,11 +52,11 @@ func (p *player) causalForward(ids, labels tensor, checkpointed bool) (loss tens
 		x.drop(h)
 		h = n
 	}
-	loss, outputs = p.causalLoss(h, labels)
-	outputs = append(outputs, h)
 	if p.lib.sharedRope {
-		outputs = append(outputs, p.cos, p.sin)
+		x.drop(p.cos, p.sin)
 	}
+	loss, outputs = p.causalLoss(h, labels)
+	x.drop(h)
 	return loss, outputs
 }
 

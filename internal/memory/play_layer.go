@@ -81,6 +81,17 @@ type player struct {
 	inputsNeedGrad bool
 	inputLeaf      int32
 	iteration      int
+
+	fsdp     *fsdp1 // nil: none
+	units    []*unit
+	rootUnit *unit
+
+	accumulation   int
+	inputsPerToken int
+	checkpointed   bool
+	amp            dtype
+	cublas         int64
+	workspaces     int
 }
 
 func (p *player) tokens() int64 { return p.batch * p.seq }

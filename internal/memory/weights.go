@@ -157,11 +157,8 @@ func (n *network) put(x *machine, ld loader, p place) {
 		n.embLN.describe(n.m.EmbedNorm)
 	case model.RoleHead:
 		if p.mod.Params[0].Tied && n.embed != nil {
-			h := *n.embed
-			h.in, h.out = p.mod.In, p.mod.Out/p.split
-			n.head = &h
-			for i := range p.mod.Params[1:] {
-				_ = i
+			n.head = &matrix{same: n.embed, in: p.mod.In, out: p.mod.Out / p.split}
+			if p.mod.Bias() {
 				n.head.bias = ld.vector(x, place{part: p.part, layer: -1, mod: biasOf(p.mod), split: p.split}).w
 				n.head.biased = true
 			}

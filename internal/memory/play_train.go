@@ -1,0 +1,116 @@
+package memory
+
+import "fmt"
+
+// batchTensors are the integer tensors of one micro-batch; the loop refers to
+// them until the next one comes.
+func (p *player) newBatch(perToken int) []tensor {
+	x := p.x
+	defer x.as("", "input batch")()
+	var ts []tensor
+	for range perToken {
+		ts = append(ts, x.tensor(p.tokens(), i64))
+	}
+	return ts
+}
+
+// workspace makes a cuBLAS workspace, once for each thread that computes.
+// Source: aten/src/ATen/cuda/CublasHandlePool.cpp.
+func (p *player) workspace(thread int) {
+	if p.workspaces&(1<<thread) != 0 {
+		return
+	}
+	p.workspaces |= 1 << thread
+	undo := p.x.as(Workspace, "cuBLAS workspaces")
+	p.x.alloc(p.cublas)
+	undo()
+}
+
+// The threads that compute: Python's, and autograd's.
+const (
+	mainThread = iota
+	autogradThread
+)
+
+// train plays iterations of the training loop of transformers' Trainer.
+func (p *player) train(iterations int) {
+	var batch []tensor
+	for it := range iterations {
+		p.iteration = it
+		for micro := range p.accumulation {
+			batch = p.microBatch(batch, fmt.Sprintf("micro-batch %d", micro))
+		}
+		p.optimize(it == 0)
+	}
+	p.x.drop(batch...)
+}
+
+// microBatch plays forward and backward of one micro-batch.
+func (p *player) microBatch(previous []tensor, label string) []tensor {
+	x := p.x
+	x.begin(Forward, label, p.iteration)
+	batch := p.newBatch(p.inputsPerToken)
+	x.drop(previous...)
+	p.workspace(mainThread)
+	outer := x.newTape()
+	x.grad = true
+	params := len(x.params)
+	var loss tensor
+	var outputs []tensor
+	forward := func() { loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed) }
+	if p.amp != f32 {
+		x.autocast(p.amp, forward)
+		outputs = p.outputsToFloat(outputs)
+	} else {
+		forward()
+	}
+	x.drop(outputs...)
+	x.begin(Backward, label, p.iteration)
+	p.workspace(autogradThread)
+	root := x.make(1, f32)
+	x.backward(loss, root)
+	if p.fsdp != nil {
+		p.fsdp.finish()
+	}
+	x.drop(loss)
+	x.grad = false
+	x.endTape(outer)
+	for i := params; i < len(x.params); i++ {
+		x.dropGrad(&x.params[i])
+	}
+	x.params = x.params[:params]
+	return batch
+}
+
+// outputsToFloat is accelerate's ConvertOutputsToFp32: what a model returns
+// under mixed precision is copied to float32 while the originals live.
+// Source: accelerate/accelerator.py, prepare_model; utils/operations.py.
+func (p *player) outputsToFloat(outputs []tensor) []tensor {
+	x := p.x
+	old := x.grad
+	x.grad = false
+	for _, o := range outputs {
+		if o.dt.low() {
+			x.drop(x.cast(o, f32))
+			break
+		}
+	}
+	x.grad = old
+	return outputs
+}
+
+// optimize plays clipping, the step, and zero_grad.
+func (p *player) optimize(first bool) {
+	x := p.x
+	x.begin(Step, "optimizer step", p.iteration)
+	var ps []*parameter
+	for i := range x.params {
+		if x.params[i].grad >= 0 {
+			ps = append(ps, &x.params[i])
+		}
+	}
+	x.step(&p.opt, ps, first)
+	for _, q := range ps {
+		x.dropGrad(q)
+	}
+}
