@@ -21,7 +21,7 @@ var layers = [][]string{
 	{"internal/snapshot", "internal/model"},
 	{"internal/workload", "internal/replay"},
 	{"internal/memory", "internal/speed"},
-	{"internal/remedy"},
+	{"internal/accuracy", "internal/remedy"},
 	{"internal/diagnose", "internal/plan"},
 	{"internal/emit", "internal/lint", "internal/report/text"},
 	{"internal/report", "internal/report/export", "internal/report/html"},

@@ -73,6 +73,7 @@ func (a *app) rootCommand() *cobra.Command {
 // commands lists every command of the program.
 func (a *app) commands() []*cobra.Command {
 	return []*cobra.Command{
+		a.accuracyCommand(),
 		a.runCommand(),
 		a.runsCommand(),
 		a.internalCommand(),

@@ -1,10 +1,8 @@
 package memory
 
 import (
-	"strings"
-
 	"unoom/internal/alloc"
-	"unoom/internal/model"
+	"unoom/internal/units"
 	"unoom/internal/workload"
 )
 
@@ -14,11 +12,122 @@ type NotModelled struct{ What string }
 
 func (e *NotModelled) Error() string { return e.What + " is not modelled" }
 
+// Engine answers what a workload needs. It is safe for concurrent use.
+type Engine struct {
+	variants Variants
+}
+
+// New returns an engine with the variants that the program carries.
+func New() (*Engine, error) {
+	vs, err := PublishedVariants()
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{vs}, nil
+}
+
+// A Peak is the highest point of one phase.
+type Peak struct {
+	Phase     Phase
+	Label     string
+	Iteration int
+	Allocated units.Bytes
+}
+
+// An Estimate is what a workload needs on one GPU.
+type Estimate struct {
+	Allocated, Reserved, Device units.Estimate
+	Phase                       Phase
+	Phases                      []Peak
+	Items                       []Share // of the peak; they sum to Allocated.Mid
+	Outside                     []Outside
+	Choices                     []Choice
+	// Verdict is "fits", "tight" or "does_not_fit"; "" if the card is not known.
+	Verdict string
+}
+
+// A Choice is a setting of a library that the estimate rests on.
+type Choice struct {
+	Setting, Value string
+	Variant        string // entry of catalog/variants
+	Source         string
+	Others         []string
+}
+
+// Estimate plays the workload and, for each choice that nobody could make for
+// sure, its alternatives.
+func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
+	choices := e.variants.choose(w)
+	lib, err := e.libraryOf(w)
+	if err != nil {
+		return nil, err
+	}
+	mid, err := play(w, lib)
+	if err != nil {
+		return nil, err
+	}
+	est := &Estimate{Phase: mid.peak.phase, Items: mid.x.breakdown(mid.peak.at)}
+	low, high := units.Bytes(mid.peak.allocated), units.Bytes(mid.peak.allocated)
+	lowR, highR := units.Bytes(mid.reserved), units.Bytes(mid.reserved)
+	for _, c := range choices {
+		est.Choices = append(est.Choices, Choice{c.key, c.value, c.from.Name, c.from.Source, c.others})
+		for _, o := range c.others {
+			l := lib
+			if err := l.set(c.key, o); err != nil {
+				return nil, err
+			}
+			alt, err := play(w, l)
+			if err != nil {
+				continue // the alternative cannot be played: it does not widen the answer
+			}
+			d := units.Bytes(alt.peak.allocated - mid.peak.allocated)
+			low, high = low+min(d, 0), high+max(d, 0)
+			d = units.Bytes(alt.reserved - mid.reserved)
+			lowR, highR = lowR+min(d, 0), highR+max(d, 0)
+		}
+	}
+	est.Allocated = units.Estimate{Low: low, Mid: units.Bytes(mid.peak.allocated), High: high}
+	est.Reserved = units.Estimate{Low: lowR, Mid: units.Bytes(mid.reserved), High: highR}
+	est.phases(mid.x)
+	est.outside(w)
+	return est, nil
+}
+
+// libraryOf makes the choices of the catalogue, and those that the workload
+// itself states.
+func (e *Engine) libraryOf(w *workload.Workload) (library, error) {
+	var lib library
+	for _, c := range e.variants.choose(w) {
+		if err := lib.set(c.key, c.value); err != nil {
+			return lib, err
+		}
+	}
+	if w.Reentrant != nil {
+		lib.reentrant = *w.Reentrant
+	}
+	return lib, nil
+}
+
+// phases keeps the highest section of each phase.
+func (est *Estimate) phases(x *machine) {
+	best := map[Phase]int{}
+	for _, s := range x.sections {
+		p := Peak{s.phase, s.label, s.iteration, units.Bytes(s.allocated)}
+		if i, ok := best[s.phase]; !ok {
+			best[s.phase] = len(est.Phases)
+			est.Phases = append(est.Phases, p)
+		} else if p.Allocated > est.Phases[i].Allocated {
+			est.Phases[i] = p
+		}
+	}
+}
+
 // played is the outcome of one simulated run.
 type played struct {
 	x        *machine
 	reserved int64
 	peak     section
+	ends     []int64 // allocated after each iteration
 }
 
 // play runs a workload in one choice of its variants.
@@ -33,7 +142,7 @@ func play(w *workload.Workload, lib library) (*played, error) {
 		return nil, err
 	}
 	p.train(2)
-	out := &played{x: x, reserved: a.PeakReservedBytes()}
+	out := &played{x: x, reserved: a.PeakReservedBytes(), ends: p.ends}
 	for _, s := range x.sections {
 		if s.allocated > out.peak.allocated {
 			out.peak = s
@@ -42,78 +151,24 @@ func play(w *workload.Workload, lib library) (*played, error) {
 	return out, nil
 }
 
-// newPlayer loads the model and prepares the loop.
+// newPlayer loads the model and prepares the loop for the workload's framework.
 func newPlayer(x *machine, w *workload.Workload, lib library) (*player, error) {
-	if w.Model.Family != model.Decoder || w.Parallel.Tensor*w.Parallel.Pipeline*w.Parallel.Context != 1 {
-		return nil, &NotModelled{"this family or parallelism"}
-	}
 	p := &player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq, accumulation: int(w.Accumulation), inputsPerToken: 3}
-	ld := &plainLoader{train: func(place) bool { return !w.Method.Adapted() }}
-	switch w.Precision {
-	case workload.FP32:
-		ld.dt = f32
-	case workload.AMPBF16:
-		ld.dt, p.amp = f32, bf16
-	case workload.AMPFP16:
-		ld.dt, p.amp = f32, f16
-	case workload.BF16:
-		ld.dt = bf16
-	case workload.FP16:
-		ld.dt = f16
-	}
-	ld.compute, ld.other = ld.dt, ld.dt
-	if w.Adapter.KBit {
-		ld.other = f32
-	}
-	switch w.Base {
-	case workload.NF4:
-		ld.quant, ld.style = quantNF4, adapterBnb4
-	case workload.NF4Double:
-		ld.quant, ld.style = quantNF4Double, adapterBnb4
-	case workload.GPTQ4:
-		ld.quant, ld.style, ld.other = quantGPTQ, adapterGPTQ, ld.dt
-	}
-	if ld.quant != 0 && w.Framework == workload.HFTrainer {
-		p.amp = ld.compute
-	}
-	if w.Method.Adapted() {
-		ld.rank, ld.dropout, ld.adt = w.Adapter.Rank, w.Adapter.Dropout, f32
-		ld.adapt = func(p place) bool { return p.layer >= 0 && targeted(w.Adapter.Targets, p.mod.Leaf()) }
-		p.inputsNeedGrad = true
-	}
-	one := func(*model.Module) int64 { return 1 }
-	all := func(int, int) bool { return true }
-	ends := func(string) bool { return true }
-	if w.Sharding == workload.FSDP {
-		s := &fsdp1{x: x, ranks: w.Parallel.Data, reduce: ld.dt, reshard: true, prefetch: true}
-		local := ld.dt
-		if w.Options["upcast"] == "fp32" {
-			local, s.mixed = f32, true
-			p.amp = ld.dt
-		}
-		fl := newFlatLoader(s, *ld, local)
-		fl.replicate = lib.fusedLoRA && ld.quant != 0
-		p.net = x.load(w.Model, fl, all, ends, one)
-		fl.seal(!w.Method.Adapted())
-		p.fsdp, p.units, p.rootUnit = s, fl.layers, fl.root
-		x.detached = s.holdInput
-	} else {
-		p.net = x.load(w.Model, ld, all, ends, one)
-	}
 	p.checkpointed = w.Checkpointing == workload.FullCheckpoint
-	p.inPlaceCE = w.Loss == workload.LossInPlace
-	p.cublas = 8519680
-	p.opt = optimizer{kind: optAdam, impl: implForeach, stateAsParam: true}
-	return p, nil
+	p.cublas = cublasWorkspace(w.GPU)
+	switch w.Framework {
+	case workload.HFTrainer, workload.PyTorch:
+		return p, p.prepareHF(w)
+	}
+	return nil, &NotModelled{"the framework " + string(w.Framework)}
 }
 
-// targeted reports whether a module's name is among LoRA's targets. Tables and
-// scripts abbreviate q_proj to q.
-func targeted(targets []string, leaf string) bool {
-	for _, t := range targets {
-		if t == leaf || t == "all-linear" || t+"_proj" == leaf || t == strings.TrimSuffix(leaf, "_proj") {
-			return true
-		}
+// cublasWorkspace is the workspace of one thread.
+// Source: aten/src/ATen/cuda/CublasHandlePool.cpp, parseChosenWorkspaceSize:
+// 4096 KiB twice and 16 KiB eight times, 32 MiB from Hopper on.
+func cublasWorkspace(g workload.GPU) int64 {
+	if g.Compute >= 90 {
+		return 32 << 20
 	}
-	return false
+	return 2*4096*1024 + 8*16*1024
 }

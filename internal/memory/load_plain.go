@@ -9,6 +9,7 @@ import (
 type plainLoader struct {
 	dt      dtype // of weights
 	other   dtype // of what is not quantised, where the base is (float32 after kbit preparation)
+	norms   dtype // of norms, there too
 	train   func(p place) bool
 	quant   quantKind // 0: none
 	compute dtype     // of expanded matrices
@@ -37,10 +38,13 @@ func (x *machine) register(name string, t tensor, rows, cols int64, train bool) 
 }
 
 func (ld *plainLoader) dtypeOf(p place) dtype {
-	if ld.quant != 0 {
-		return ld.other
+	switch {
+	case ld.quant == 0:
+		return ld.dt
+	case p.mod.Kind == model.Normalize:
+		return ld.norms
 	}
-	return ld.dt
+	return ld.other
 }
 
 func (ld *plainLoader) matrix(x *machine, p place, copies int64) *matrix {

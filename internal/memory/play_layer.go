@@ -21,6 +21,20 @@ type library struct {
 	sharedRope bool
 	reentrant  bool
 	fusedLoRA  bool
+	// copyOutput: the output of the kernel is made contiguous.
+	copyOutput bool
+	// outputsFloat: what the model returns under autocast is cast to float32.
+	outputsFloat bool
+	// autocast: 16-bit weights are used inside an autocast region.
+	autocast bool
+	// loraDropout: adapters have a dropout where nobody said.
+	loraDropout bool
+	// nf4Double: the scales of NF4 are quantised too, where nobody said.
+	nf4Double bool
+	// kbitNormsOnly: of what k-bit preparation turned into float32, only norms
+	// stay so.
+	kbitNormsOnly bool
+	adam          optimizerImpl
 }
 
 type normStyle uint8
@@ -92,6 +106,7 @@ type player struct {
 	amp            dtype
 	cublas         int64
 	workspaces     int
+	ends           []int64 // allocated after each iteration
 }
 
 func (p *player) tokens() int64 { return p.batch * p.seq }
@@ -330,7 +345,7 @@ func (p *player) attend(q, k, v tensor, h heads) tensor {
 		out = p.eagerAttention(q, k, v, h)
 	}
 	x.drop(q, k, v)
-	if p.lib.contiguous {
+	if p.lib.contiguous || p.lib.copyOutput {
 		c := x.contiguous(out)
 		x.drop(out)
 		out = c

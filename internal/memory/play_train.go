@@ -41,6 +41,7 @@ func (p *player) train(iterations int) {
 			batch = p.microBatch(batch, fmt.Sprintf("micro-batch %d", micro))
 		}
 		p.optimize(it == 0)
+		p.ends = append(p.ends, p.x.cur)
 	}
 	p.x.drop(batch...)
 }
@@ -60,7 +61,9 @@ func (p *player) microBatch(previous []tensor, label string) []tensor {
 	forward := func() { loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed) }
 	if p.amp != f32 {
 		x.autocast(p.amp, forward)
-		outputs = p.outputsToFloat(outputs)
+		if p.lib.outputsFloat {
+			outputs = p.outputsToFloat(outputs)
+		}
 	} else {
 		forward()
 	}

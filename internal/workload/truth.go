@@ -86,6 +86,9 @@ func (w *Workload) readFramework(name, version string) {
 		}
 	}
 	w.Options["framework"] = name
+	if _, flavour, ok := strings.Cut(name, "("); ok && w.Framework == HFTrainer {
+		w.Options["flavour"] = strings.TrimSuffix(flavour, ")")
+	}
 	for _, m := range versionPattern.FindAllStringSubmatch(version, -1) {
 		lib := strings.ToLower(m[1])
 		if lib == "bnb" {

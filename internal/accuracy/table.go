@@ -1,0 +1,119 @@
+package accuracy
+
+import (
+	"encoding/csv"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"unoom/internal/memory"
+	"unoom/internal/model"
+	"unoom/internal/workload"
+)
+
+// needed are the columns without which a table cannot be read.
+var needed = []string{"id", "source", "model", "framework", "micro_batch", "measured_metric", "measured_gib", "outcome"}
+
+// rowsMost bounds a table.
+const rowsMost = 1 << 20
+
+// ReadTable reads a CSV table of measured runs; the columns are described in
+// docs/accuracy.md.
+func ReadTable(r io.Reader) ([]workload.Row, error) {
+	c := csv.NewReader(r)
+	c.ReuseRecord = true
+	head, err := c.Read()
+	if err != nil {
+		return nil, fmt.Errorf("read the header of the table: %w", err)
+	}
+	names := append([]string(nil), head...)
+	have := map[string]bool{}
+	for _, n := range names {
+		have[n] = true
+	}
+	for _, n := range needed {
+		if !have[n] {
+			return nil, fmt.Errorf("the table has no column %q", n)
+		}
+	}
+	var rows []workload.Row
+	for {
+		rec, err := c.Read()
+		if errors.Is(err, io.EOF) {
+			return rows, nil
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read the table: %w", err)
+		}
+		if len(rows) == rowsMost {
+			return nil, fmt.Errorf("the table has more than %d rows", rowsMost)
+		}
+		row := make(workload.Row, len(names))
+		for i, n := range names {
+			row[n] = rec[i]
+		}
+		rows = append(rows, row)
+	}
+}
+
+// A Predictor predicts rows of a table.
+type Predictor struct {
+	Engine *memory.Engine
+	Models model.Catalogue
+}
+
+// Predict returns the row's case and the estimate, nil where the row cannot be
+// predicted.
+func (p *Predictor) Predict(r workload.Row) (*Case, *memory.Estimate) {
+	c := &Case{ID: r["id"], Source: r["source"], Model: r["model"], Metric: MetricOf(r["measured_metric"]), Outcome: r["outcome"], Strict: r["strict"] == "1"}
+	c.Vision = strings.HasPrefix(r["arch_family"], "vision")
+	c.Measured, _ = strconv.ParseFloat(r["measured_gib"], 64)
+	confidence, _ := strconv.Atoi(r["confidence"])
+	notes := strings.ToLower(r["notes"])
+	c.Firm = !strings.Contains(notes, "inferred") && !strings.Contains(notes, "fragmentation")
+	c.Judged = confidence >= 3 && r["gpu_capacity_gib"] != ""
+	w, err := workload.FromRow(r, p.find)
+	if err != nil {
+		c.WhyNot = err.Error()
+		return c, nil
+	}
+	est, err := p.Engine.Estimate(w)
+	if err != nil {
+		c.WhyNot = err.Error()
+		return c, nil
+	}
+	e := est.Allocated
+	switch c.Metric {
+	case Reserved:
+		e = est.Reserved
+	case Device:
+		e = est.Device
+	}
+	c.Predicted, c.Low, c.High = e.Mid.GiB(), e.Low.GiB(), e.High.GiB()
+	c.Verdict = Verdict(est.Verdict)
+	return c, est
+}
+
+// find returns the model of a row: from the arguments of its launch, from the
+// catalogue, or from its dimensions where they make exactly the parameters that
+// the row states.
+func (p *Predictor) find(r workload.Row) (*model.Model, error) {
+	if e, err := p.Models.Find(r["model"]); err == nil {
+		return e.Model(model.Options{})
+	}
+	d := model.Dims{Layers: r.Number("layers"), Hidden: r.Number("hidden"), Heads: r.Number("heads"), KVHeads: r.Number("kv_heads"), FFN: r.Number("ffn"), Vocab: r.Number("vocab")}
+	params := r.Number("params")
+	if d.Layers > 0 && params > 0 {
+		for _, style := range []string{"llama", "gpt"} {
+			for _, tied := range []bool{false, true} {
+				d.Style, d.Tied = style, tied
+				if m, err := model.FromDims(r["model"], d); err == nil && m.Params() == params {
+					return m, nil
+				}
+			}
+		}
+	}
+	return nil, &workload.Unanswerable{Why: "the model is not in the catalogue, and its dimensions do not make its parameters in a known form"}
+}

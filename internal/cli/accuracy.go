@@ -1,0 +1,191 @@
+package cli
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/csv"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"unoom/internal/accuracy"
+	"unoom/internal/memory"
+	"unoom/internal/model"
+	"unoom/internal/report/text"
+)
+
+func (a *app) accuracyCommand() *cobra.Command {
+	var out string
+	var all, reasons bool
+	c := &cobra.Command{
+		Use:   "accuracy FILE.csv",
+		Short: "Compare predictions with a table of measured runs",
+		Long: "accuracy predicts each row of a table of measured runs and prints, for each source,\n" +
+			"how far the predictions are from the measurements.",
+		Example: "  unoom accuracy measured.csv\n" +
+			"  unoom accuracy measured.csv --out predicted.csv",
+		Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return a.accuracy(args[0], out, all, reasons) },
+	}
+	c.Flags().StringVarP(&out, "out", "o", "", "write the prediction of every row to a CSV file")
+	c.Flags().BoolVar(&all, "all", false, "compare rows that are not marked strict, too")
+	c.Flags().BoolVar(&reasons, "reasons", false, "list why rows are not covered")
+	return c
+}
+
+func (a *app) accuracy(file, out string, all, reasons bool) error {
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return withHint(err, "the table is a CSV file; docs/accuracy.md has its columns")
+	}
+	rows, err := accuracy.ReadTable(bytes.NewReader(data))
+	if err != nil {
+		return withHint(fmt.Errorf("%s: %w", file, err), "docs/accuracy.md has the columns")
+	}
+	engine, err := memory.New()
+	if err != nil {
+		return err
+	}
+	models, err := model.Published()
+	if err != nil {
+		return err
+	}
+	p := &accuracy.Predictor{Engine: engine, Models: models}
+	var buf bytes.Buffer
+	w := csv.NewWriter(&buf)
+	w.Write([]string{"id", "predicted_gib", "predicted_reserved_gib", "predicted_device_gib", "verdict", "why_not"})
+	var cases []*accuracy.Case
+	for _, r := range rows {
+		c, est := p.Predict(r)
+		cases = append(cases, c)
+		rec := []string{c.ID, "", "", "", string(c.Verdict), c.WhyNot}
+		if est != nil {
+			rec[1], rec[2], rec[3] = gib(est.Allocated.Mid.GiB()), gib(est.Reserved.Mid.GiB()), gib(est.Device.Mid.GiB())
+		}
+		w.Write(rec)
+	}
+	w.Flush()
+	if out != "" {
+		if err := writeFileAtomically(out, buf.Bytes()); err != nil {
+			return err
+		}
+	}
+	compared := slices.DeleteFunc(slices.Clone(cases), func(c *accuracy.Case) bool { return !all && !c.Strict })
+	if a.json {
+		return a.accuracyJSON(compared, cases)
+	}
+	return a.printAccuracy(compared, cases, reasons)
+}
+
+func gib(v float64) string { return strconv.FormatFloat(v, 'f', 4, 64) }
+
+// writeFileAtomically replaces a file in one step.
+func writeFileAtomically(name string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".unoom-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	_, err = f.Write(data)
+	err = cmp.Or(err, f.Chmod(0o644), f.Close())
+	if err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), name)
+}
+
+func (a *app) accuracyJSON(compared, all []*accuracy.Case) error {
+	groups := accuracy.BySource(compared)
+	return a.printJSON("unoom/accuracy/v1", nil, map[string]any{
+		"sources": groups, "all": accuracy.Score("all", compared), "verdicts": accuracy.Score("verdicts", all),
+		"mean_of_medians_ratio": accuracy.MeanOfMedians(groups),
+	})
+}
+
+func (a *app) printAccuracy(compared, all []*accuracy.Case, reasons bool) error {
+	p := a.printer()
+	m := a.msgs.Text
+	groups := accuracy.BySource(compared)
+	t := &text.Table{Align: []text.Align{text.Left, text.Right, text.Right, text.Right, text.Right, text.Right, text.Right, text.Right, text.Right}}
+	t.Row(m("accuracy.source"), m("accuracy.rows"), m("accuracy.covered"), m("accuracy.median"), m("accuracy.p95"), m("accuracy.bias"), m("accuracy.under"), m("accuracy.inside"), m("accuracy.width"))
+	row := func(g accuracy.Group) {
+		t.Row(g.Name, strconv.Itoa(g.Rows), strconv.Itoa(g.Covered), percent(g.Median, g.Covered), percent(g.P95, g.Covered), signed(g.Bias, g.Covered),
+			percent(g.Under, g.Covered), percent(g.Inside, g.Covered), percent(g.Width, g.Covered))
+	}
+	for _, g := range groups {
+		if g.Rows > 0 {
+			row(g)
+		}
+	}
+	row(accuracy.Score(m("accuracy.all"), compared))
+	p.Table(t)
+	split := func(vision bool) []*accuracy.Case {
+		return slices.DeleteFunc(slices.Clone(compared), func(c *accuracy.Case) bool { return c.Vision != vision })
+	}
+	p.Blank()
+	for _, kind := range []struct {
+		id     string
+		vision bool
+	}{{"accuracy.transformers", false}, {"accuracy.vision", true}} {
+		cs := split(kind.vision)
+		g := accuracy.Score("", cs)
+		if g.Rows == 0 {
+			continue
+		}
+		p.Para(0, m(kind.id, strconv.Itoa(g.Covered), strconv.Itoa(g.Rows), percent(float64(g.Covered)/float64(g.Rows), 1),
+			percent(accuracy.MeanOfMedians(accuracy.BySource(cs)), g.Covered), percent(g.P95, g.Covered)))
+	}
+	v := accuracy.Score("", all)
+	if v.Verdicts > 0 {
+		p.Para(0, m("accuracy.verdicts", percent(float64(v.Right)/float64(v.Verdicts), 1), strconv.Itoa(v.Verdicts), strconv.Itoa(v.FalseFits), strconv.Itoa(v.OOMs), strconv.Itoa(v.FalseThere), strconv.Itoa(v.Inferred)))
+	}
+	p.Heading(m("accuracy.worst"))
+	w := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Left, text.Left, text.Right, text.Right, text.Right}}
+	for _, c := range accuracy.Worst(compared, 10) {
+		w.Row(c.ID, c.Model, string(c.Metric), gib(c.Predicted), gib(c.Measured), signed(c.Error(), 1))
+	}
+	p.Table(w)
+	if reasons {
+		a.printReasons(p, compared)
+	}
+	return p.Err()
+}
+
+// printReasons lists why rows are not covered, the most frequent first.
+func (a *app) printReasons(p *text.Printer, cases []*accuracy.Case) {
+	count := map[string]int{}
+	for _, c := range cases {
+		if !c.Covered() {
+			count[c.Source+": "+c.WhyNot]++
+		}
+	}
+	var list []string
+	for k := range count {
+		list = append(list, k)
+	}
+	slices.SortFunc(list, func(x, y string) int { return cmp.Or(cmp.Compare(count[y], count[x]), cmp.Compare(x, y)) })
+	p.Heading(a.msgs.Text("accuracy.reasons"))
+	t := &text.Table{Indent: 2, Align: []text.Align{text.Right, text.Left}}
+	for _, k := range list {
+		t.Row(strconv.Itoa(count[k]), k)
+	}
+	p.Table(t)
+}
+
+func percent(v float64, n int) string {
+	if n == 0 {
+		return "n/a"
+	}
+	return fmt.Sprintf("%.1f %%", 100*v)
+}
+
+func signed(v float64, n int) string {
+	if n == 0 {
+		return "n/a"
+	}
+	return fmt.Sprintf("%+.1f %%", 100*v)
+}

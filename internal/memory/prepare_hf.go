@@ -1,0 +1,280 @@
+package memory
+
+import (
+	"strings"
+
+	"unoom/internal/model"
+	"unoom/internal/workload"
+)
+
+// prepareHF loads a model of transformers for its Trainer, or for a plain loop.
+func (p *player) prepareHF(w *workload.Workload) error {
+	if w.Model.Family != model.Decoder {
+		return &NotModelled{"the family " + string(w.Model.Family)}
+	}
+	if w.Parallel.Tensor*w.Parallel.Pipeline*w.Parallel.Context != 1 {
+		return &NotModelled{"tensor, pipeline or context parallelism in this framework"}
+	}
+	if err := p.chooseKernels(w); err != nil {
+		return err
+	}
+	ld := &plainLoader{train: func(place) bool { return !w.Method.Adapted() }}
+	p.choosePrecision(w, ld)
+	p.chooseBase(w, ld)
+	if err := p.chooseOptimizer(w); err != nil {
+		return err
+	}
+	return p.loadSharded(w, ld)
+}
+
+// chooseKernels maps the workload's attention, loss and kernels to operations.
+func (p *player) chooseKernels(w *workload.Workload) error {
+	switch w.Attention {
+	case workload.Flash:
+		p.lib.attn = attnFlash
+	case workload.SDPA:
+		p.lib.attn = sdpaKernel(w)
+	case workload.MemEfficient:
+		p.lib.attn = attnEfficient
+	case workload.Eager, workload.MathSDPA, "":
+		p.lib.attn = attnEager
+	default:
+		return &NotModelled{"attention " + string(w.Attention)}
+	}
+	switch w.Kernels.FusedNorm {
+	case "unsloth":
+		p.lib.norm = normInPlace
+	case "liger":
+		p.lib.norm = normLiger
+	case "apex":
+		p.lib.norm = normFused
+	}
+	switch w.Kernels.FusedRope {
+	case "unsloth", "liger":
+		p.lib.rope = ropeUnsloth
+	}
+	if w.Kernels.FusedMLP == "liger" {
+		p.lib.mlp = mlpLiger
+	}
+	p.lib.fusedLoRA = w.Kernels.FusedLoRA != ""
+	switch w.Loss {
+	case workload.LossDefault, workload.LossPlain:
+	case workload.LossLiger:
+		p.lib.loss = lossFusedLinear
+	case workload.LossInPlace:
+		p.inPlaceCE = true
+	default:
+		return &NotModelled{"the loss " + string(w.Loss)}
+	}
+	if w.Compile {
+		return &NotModelled{"torch.compile in this framework"}
+	}
+	return nil
+}
+
+// sdpaKernel is the kernel that torch's scaled_dot_product_attention takes for
+// training without a mask.
+// Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (2.4): flash for
+// 16-bit inputs on sm_80 and later, else memory-efficient.
+func sdpaKernel(w *workload.Workload) attnStyle {
+	low := w.Precision != workload.FP32
+	if low && !w.Padded && (w.GPU.Compute == 0 || w.GPU.Compute >= 80) {
+		return attnFlash
+	}
+	return attnEfficient
+}
+
+// choosePrecision sets the dtype of weights and of the autocast region.
+func (p *player) choosePrecision(w *workload.Workload, ld *plainLoader) {
+	switch w.Precision {
+	case workload.FP32:
+		ld.dt = f32
+	case workload.AMPBF16:
+		ld.dt, p.amp = f32, bf16
+	case workload.AMPFP16:
+		ld.dt, p.amp = f32, f16
+	case workload.BF16:
+		ld.dt = bf16
+	case workload.FP16:
+		ld.dt = f16
+	}
+	// FSDP with autocast would have turned what is trained into float32, so
+	// 16-bit weights in training under FSDP exclude it.
+	whole := w.Sharding == workload.FSDP && !w.Method.Adapted()
+	if ld.dt.low() && (w.Base != workload.NotQuantised || p.lib.autocast && !whole) {
+		p.amp = ld.dt
+	}
+	ld.compute, ld.other, ld.norms = ld.dt, ld.dt, ld.dt
+}
+
+// chooseBase sets how a frozen base is stored, and the adapters.
+func (p *player) chooseBase(w *workload.Workload, ld *plainLoader) {
+	switch w.Base {
+	case workload.NF4:
+		ld.quant, ld.style = quantNF4, adapterBnb4
+		if p.lib.nf4Double {
+			ld.quant = quantNF4Double
+		}
+	case workload.NF4Double:
+		ld.quant, ld.style = quantNF4Double, adapterBnb4
+	case workload.GPTQ4:
+		ld.quant, ld.style = quantGPTQ, adapterGPTQ
+	case workload.Int8:
+		ld.quant, ld.style = quantInt8, adapterInt8
+	}
+	if w.Adapter.KBit && w.Base != workload.GPTQ4 && w.Sharding != workload.FSDP {
+		ld.norms = f32
+		if !p.lib.kbitNormsOnly {
+			ld.other = f32
+		}
+	}
+	if !w.Method.Adapted() {
+		return
+	}
+	ld.rank, ld.dropout, ld.adt = w.Adapter.Rank, w.Adapter.Dropout, f32
+	if ld.dropout == 0 && p.lib.loraDropout {
+		ld.dropout = defaultLoRADropout
+	}
+	if d := w.Adapter.DType; d != "" {
+		ld.adt = dtypeOf(d)
+	}
+	ld.adapt = func(p place) bool { return p.layer >= 0 && targeted(w.Adapter.Targets, p.mod.Leaf()) }
+	p.inputsNeedGrad = true
+}
+
+// defaultLoRADropout is any probability that is not zero: only that there is a
+// mask matters.
+const defaultLoRADropout = 0.05
+
+func dtypeOf(d model.DType) dtype {
+	switch d {
+	case model.Float16:
+		return f16
+	case model.BFloat16:
+		return bf16
+	}
+	return f32
+}
+
+// chooseOptimizer maps the optimizer's name.
+func (p *player) chooseOptimizer(w *workload.Workload) error {
+	o, err := optimizerOf(w, p.lib.adam)
+	if err != nil {
+		return err
+	}
+	p.opt = o
+	return nil
+}
+
+// optimizerOf reads a name as the field writes it.
+func optimizerOf(w *workload.Workload, adam optimizerImpl) (optimizer, error) {
+	o := optimizer{impl: adam, stateAsParam: true, paged: w.Optimizer.Paged, inBackward: w.Optimizer.InBackward, weightDecay: !w.Optimizer.NoDecay, rank: w.Optimizer.Rank}
+	switch w.Optimizer.Impl {
+	case "foreach":
+		o.impl = implForeach
+	case "loop":
+		o.impl = implLoop
+	case "fused":
+		o.impl = implFused
+	}
+	switch w.Offload {
+	case workload.OffloadOptimizer, workload.OffloadParams, workload.OffloadOptimizerAct:
+		o.cpu = true
+	}
+	name := strings.ToLower(strings.NewReplacer("-", "_", " ", "_").Replace(w.Optimizer.Name))
+	switch name {
+	case "adam", "adamw", "adamw_torch", "decoupled_adamw", "adamw_apex_fused", "adamw_torch_fused":
+		o.kind = optAdam
+		if strings.HasSuffix(name, "fused") {
+			o.impl = implFused
+		}
+	case "adamw_hf":
+		o.kind, o.impl = optAdamHF, implLoop
+	case "sgd":
+		o.kind = optSGD
+	case "sgd_momentum", "momentum", "nesterov":
+		o.kind = optMomentum
+	case "adafactor":
+		o.kind, o.impl = optAdafactor, implLoop
+	case "lion", "lion_32bit", "signum":
+		o.kind, o.impl = optLion, implLoop
+	case "adamw_8bit", "adamw_bnb_8bit", "adam_8bit", "adam8bit", "adamw8bit", "paged_adamw_8bit":
+		o.kind, o.impl = optAdam8bit, implFused
+		o.paged = o.paged || strings.HasPrefix(name, "paged")
+	case "paged_adamw_32bit", "paged_adamw":
+		o.kind, o.impl, o.paged, o.stateAsParam = optAdam, implFused, true, false
+	case "adamw_4bit":
+		o.kind, o.impl = optAdam4bit, implFused
+	case "adamw_fp8":
+		o.kind, o.impl = optAdamFP8, implFused
+	case "muon":
+		o.kind = optMuon
+	case "adam_mini":
+		o.kind, o.impl = optAdamMini, implLoop
+	case "soap", "shampoo":
+		o.kind, o.impl = optShampoo, implLoop
+	case "galore_adamw":
+		o.kind, o.impl = optGaLore, implLoop
+	case "lomo":
+		o.kind, o.inBackward = optLOMO, true
+	case "adalomo":
+		o.kind, o.inBackward = optAdaLomo, true
+	case "prodigy":
+		o.kind, o.impl = optProdigy, implLoop
+	case "sophia":
+		o.kind, o.impl = optSophia, implLoop
+	case "schedule_free", "schedule_free_adamw":
+		o.kind = optScheduleFree
+	case "adagrad":
+		o.kind = optAdagrad
+	case "rmsprop":
+		o.kind = optRMSprop
+	default:
+		return o, &NotModelled{"the optimizer " + w.Optimizer.Name}
+	}
+	return o, nil
+}
+
+// loadSharded builds the weights under the workload's sharding.
+func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
+	x := p.x
+	one := func(*model.Module) int64 { return 1 }
+	all := func(int, int) bool { return true }
+	ends := func(string) bool { return true }
+	switch w.Sharding {
+	case workload.NoSharding:
+		if w.Parallel.World > 1 {
+			return &NotModelled{"several GPUs without a sharding"}
+		}
+		p.net = x.load(w.Model, ld, all, ends, one)
+	case workload.FSDP:
+		s := &fsdp1{x: x, ranks: w.Parallel.Data, reduce: ld.dt, reshard: w.ReshardAfterForward != "never", prefetch: true}
+		local := ld.dt
+		if w.Options["upcast"] == "fp32" {
+			local, s.mixed, p.amp = f32, true, ld.dt
+		}
+		if w.Offload == workload.OffloadParams {
+			s.hostParams = true
+		}
+		fl := newFlatLoader(s, *ld, local)
+		fl.replicate = ld.quant == quantGPTQ
+		p.net = x.load(w.Model, fl, all, ends, one)
+		fl.seal(!w.Method.Adapted())
+		p.fsdp, p.units, p.rootUnit = s, fl.layers, fl.root
+		x.detached = s.holdInput
+	default:
+		return &NotModelled{"sharding " + string(w.Sharding) + " in this framework"}
+	}
+	return nil
+}
+
+// targeted reports whether a module's name is among LoRA's targets. Tables and
+// scripts abbreviate q_proj to q.
+func targeted(targets []string, leaf string) bool {
+	for _, t := range targets {
+		if t == leaf || t == "all-linear" || t+"_proj" == leaf {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,239 @@
+package memory
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"unoom/catalog"
+	"unoom/internal/workload"
+)
+
+// A Variant is one way in which a library, in a range of versions, differs from
+// others where it shows in memory. It is data: an entry of catalog/variants.
+type Variant struct {
+	Name       string            `json:"name"`
+	Frameworks []string          `json:"frameworks"`
+	Flavour    string            `json:"flavour"`
+	Library    string            `json:"library"`
+	From       string            `json:"from"`
+	Before     string            `json:"before"`
+	Attention  []string          `json:"attention"`
+	Families   []string          `json:"families"`
+	Methods    []string          `json:"methods"`
+	Kernels    []string          `json:"kernels"`
+	Set        map[string]string `json:"set"`
+	// Otherwise is what a setting that no version decides is elsewhere: the
+	// interval spans it.
+	Otherwise map[string]string `json:"otherwise"`
+	Source    string            `json:"source"`
+}
+
+// Variants is the list, in the order in which later entries win over earlier
+// ones that are no more specific.
+type Variants []Variant
+
+// PublishedVariants returns the list that the program carries. Callers keep it.
+func PublishedVariants() (Variants, error) {
+	var vs Variants
+	if err := json.Unmarshal([]byte(catalog.Variants), &vs); err != nil {
+		return nil, fmt.Errorf("catalogue of variants: %w", err)
+	}
+	for i := range vs {
+		for k, v := range vs[i].Set {
+			var l library
+			if err := l.set(k, v); err != nil {
+				return nil, fmt.Errorf("catalogue of variants: %s: %w", vs[i].Name, err)
+			}
+		}
+	}
+	return vs, nil
+}
+
+// applies reports whether v is about the workload, leaving versions aside.
+func (v *Variant) applies(w *workload.Workload) bool {
+	in := func(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
+	if v.Flavour != "" {
+		return v.Flavour == w.Options["flavour"]
+	}
+	return in(v.Frameworks, string(w.Framework)) && in(v.Attention, string(w.Attention)) &&
+		in(v.Methods, string(w.Method)) && (len(v.Families) == 0 || w.Model != nil && in(v.Families, w.Model.Type))
+}
+
+// holds reports whether the version of the library is within the entry's range,
+// and whether that is known.
+func (v *Variant) holds(w *workload.Workload) (yes, known bool) {
+	if v.Library == "" || v.From == "" && v.Before == "" {
+		return true, true
+	}
+	version := w.Version(v.Library)
+	if version == "" {
+		return false, false
+	}
+	return (v.From == "" || !before(version, v.From)) && (v.Before == "" || before(version, v.Before)), true
+}
+
+// before reports whether version a is earlier than b, comparing as many numbers
+// as b has.
+func before(a, b string) bool {
+	x, y := numbers(a), numbers(b)
+	for i := range y {
+		n := 0
+		if i < len(x) {
+			n = x[i]
+		}
+		if n != y[i] {
+			return n < y[i]
+		}
+	}
+	return false
+}
+
+func numbers(version string) []int {
+	var out []int
+	for _, f := range strings.Split(version, ".") {
+		end := strings.IndexFunc(f, func(r rune) bool { return r < '0' || r > '9' })
+		if end < 0 {
+			end = len(f)
+		}
+		n, err := strconv.Atoi(f[:end])
+		if err != nil {
+			break
+		}
+		out = append(out, n)
+		if end < len(f) {
+			break
+		}
+	}
+	return out
+}
+
+// choice is the value of one setting of the library, and what else it could be.
+type choice struct {
+	key    string
+	value  string
+	from   *Variant
+	others []string // values of other versions, where the version is not known
+}
+
+// choose returns the choices that the list makes for a workload.
+func (vs Variants) choose(w *workload.Workload) []choice {
+	var out []choice
+	at := map[string]int{}
+	for i := range vs {
+		v := &vs[i]
+		if !v.applies(w) {
+			continue
+		}
+		yes, known := v.holds(w)
+		if known && !yes {
+			continue
+		}
+		for _, k := range sortedKeys(v.Set) {
+			c := choice{key: k, value: v.Set[k], from: v}
+			if o, ok := v.Otherwise[k]; ok {
+				c.others = append(c.others, o)
+			}
+			j, seen := at[k]
+			if !seen {
+				at[k] = len(out)
+				out = append(out, c)
+				continue
+			}
+			old := &out[j]
+			if old.from.Flavour != "" && v.Flavour == "" {
+				continue // what a distribution sets stands above the library's default
+			}
+			if !known && old.value != c.value {
+				// A version that nobody stated: the later entry is the newer
+				// code and is taken, the other stays possible.
+				c.others = append(slices.Clone(old.others), old.value)
+			}
+			*old = c
+		}
+	}
+	return out
+}
+
+func sortedKeys(m map[string]string) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// set changes one setting of the library, by the names that the catalogue uses.
+func (l *library) set(key, value string) error {
+	flag := func(to *bool) error {
+		switch value {
+		case "true", "on":
+			*to = true
+		case "false", "off":
+			*to = false
+		default:
+			return fmt.Errorf("%s: %q is neither true nor false", key, value)
+		}
+		return nil
+	}
+	switch key {
+	case "loss":
+		i := slices.Index(lossNames, value)
+		if i < 0 {
+			return fmt.Errorf("loss: %q is not one of %v", value, lossNames)
+		}
+		l.loss = lossStyle(i)
+	case "norm":
+		i := slices.Index(normNames, value)
+		if i < 0 {
+			return fmt.Errorf("norm: %q is not one of %v", value, normNames)
+		}
+		l.norm = normStyle(i)
+	case "rope":
+		i := slices.Index(ropeNames, value)
+		if i < 0 {
+			return fmt.Errorf("rope: %q is not one of %v", value, ropeNames)
+		}
+		l.rope = ropeStyle(i)
+	case "adam":
+		i := slices.Index(implNames, value)
+		if i < 0 {
+			return fmt.Errorf("adam: %q is not one of %v", value, implNames)
+		}
+		l.adam = optimizerImpl(i)
+	case "repeat_kv":
+		return flag(&l.repeatKV)
+	case "contiguous":
+		return flag(&l.contiguous)
+	case "copy_output":
+		return flag(&l.copyOutput)
+	case "shared_rope":
+		return flag(&l.sharedRope)
+	case "reentrant":
+		return flag(&l.reentrant)
+	case "outputs_float":
+		return flag(&l.outputsFloat)
+	case "autocast":
+		return flag(&l.autocast)
+	case "lora_dropout":
+		return flag(&l.loraDropout)
+	case "nf4":
+		l.nf4Double = value == "double"
+	case "kbit":
+		l.kbitNormsOnly = value == "norms-only"
+	default:
+		return fmt.Errorf("%q is not a setting of the engine", key)
+	}
+	return nil
+}
+
+// The names of settings in the catalogue, in the order of their constants.
+var (
+	lossNames = []string{"shift-copy", "forward-copy", "shift-labels", "fused-linear"}
+	normNames = []string{"eager", "fused", "in-place", "liger"}
+	ropeNames = []string{"python", "in-place", "kernel", "complex"}
+	implNames = []string{"foreach", "loop", "fused"}
+)
