@@ -77,6 +77,7 @@ func (a *app) commands() []*cobra.Command {
 		a.runCommand(),
 		a.runsCommand(),
 		a.internalCommand(),
+		a.explainCommand(),
 	}
 }
 

@@ -74,5 +74,5 @@ func next(s *signals, causes []Cause) *Check {
 	case remedy.CascadeFromOtherError, remedy.ShapeOrDataBug:
 		return check("first_error", "grep -n -i -m 5 'error\\|timeout' LOG")
 	}
-	return check("estimate", "unoom estimate --model … --gpu … --micro-batch … --seq …")
+	return check("estimate", s.estimateCommand())
 }

@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"strconv"
 	"strings"
 
 	"unoom/internal/oomlog"
@@ -97,4 +98,24 @@ func attentionOf(value string) string {
 		return "flash"
 	}
 	return ""
+}
+
+// estimateCommand is the command that computes what this setting needs, with
+// what is known of it.
+func (s *signals) estimateCommand() string {
+	words := []string{"unoom estimate"}
+	add := func(flag, value string) {
+		if value != "" && value != "0" {
+			if strings.ContainsAny(value, " \"'$&|;<>()") {
+				value = "'" + strings.ReplaceAll(value, "'", "") + "'"
+			}
+			words = append(words, flag, value)
+		}
+	}
+	add("--model", or(s.model, "MODEL"))
+	add("--gpu", s.gpu)
+	add("--micro-batch", strconv.Itoa(s.batch))
+	add("--accum", strconv.Itoa(s.accumulation))
+	add("--seq", strconv.Itoa(s.sequence))
+	return strings.Join(words, " ")
 }

@@ -397,6 +397,9 @@ func firstToken(s string) string {
 		}
 		return s[1:]
 	}
+	if end := strings.IndexByte(s, ']'); s[0] == '[' && end > 0 { // [0, 1]
+		return strings.TrimSpace(s[1:end])
+	}
 	if s[0] == '<' { // <OptimizerNames.ADAMW_TORCH: 'adamw_torch'>
 		if a := strings.IndexByte(s, '\''); a >= 0 {
 			if b := strings.IndexByte(s[a+1:], '\''); b >= 0 {

@@ -47,7 +47,7 @@ func recomputeRemedies() []Remedy {
 			if act, ok := f.activations(); ok {
 				v = v.freeing(portion(act, 0.25, 0.6))
 			}
-			return v.scaled(0.9)
+			return v.scaled(0.75)
 		},
 	}, {
 		Code:     "recompute.make_effective",

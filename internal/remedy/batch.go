@@ -52,7 +52,7 @@ func batchRemedies() []Remedy {
 			if v.applies {
 				v.why = Reason{ID: "remedy.why.batch.reduce"}
 			}
-			return v.scaled(0.6)
+			return v.scaled(0.4) // accumulate.split does the same and keeps the batch
 		},
 	}, {
 		Code:     "batch.by_length",
@@ -113,7 +113,7 @@ func judgeSplit(f *facts) verdict {
 		if known {
 			v = v.freeing(portion(act, 0.5, 0.5))
 		}
-		return v.with("micro_batch", "B/2", "accumulation", "2*A")
+		return v.with("micro_batch", "B/2", "accumulation", "(2*A)")
 	}
 	k := f.splitBy(act, known)
 	micro, accum := f.MicroBatch/k, max(1, f.Accumulation)*k

@@ -3,6 +3,7 @@ package remedy
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"unoom/internal/account"
 	"unoom/internal/units"
@@ -230,11 +231,16 @@ func optimizerRemedies() []Remedy {
 // adam reports whether the optimizer keeps two states for each parameter in
 // full precision, as far as is known: one that is not named is taken as Adam.
 func (f *facts) adam() bool {
-	switch f.Optimizer {
-	case "", "adam", "adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "fusedadam", "Adam", "AdamW":
+	name := strings.ToLower(f.Optimizer)
+	if name == "" {
 		return true
 	}
-	return false
+	for _, small := range []string{"8bit", "4bit", "paged", "galore", "apollo", "mini", "fp8"} {
+		if strings.Contains(name, small) {
+			return false
+		}
+	}
+	return strings.Contains(name, "adam")
 }
 
 func offloadRemedies() []Remedy {

@@ -59,7 +59,7 @@ func modelRemedies() []Remedy {
 		Exact:    true,
 		Slowdown: Range{1.0, 1.10},
 		Effort:   Edit,
-		judge:    func(f *facts) verdict { return f.judgeLogits("loss.chunked").scaled(0.9) },
+		judge:    func(f *facts) verdict { return f.judgeLogits("loss.chunked").scaled(0.75) },
 	}, {
 		Code:     "loss.in_model",
 		Cures:    []Cause{DPImbalance},

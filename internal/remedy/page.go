@@ -16,7 +16,7 @@ type Page struct {
 	Helps   string
 	Not     string
 	Cost    string
-	// Drawback is what the change takes away, in one paragraph.
+	// Drawback is what the change takes away, as one line.
 	Drawback string
 	Sources  string
 	how      []section
@@ -126,6 +126,7 @@ func parsePage(text string, lang i18n.Lang) (Page, error) {
 			return Page{}, fmt.Errorf("%q: a section is missing", p.Title)
 		}
 	}
+	p.Drawback = strings.Join(strings.Fields(p.Drawback), " ")
 	if p.Title == "" || len(p.how) == 0 {
 		return Page{}, fmt.Errorf("%q: the title or the way to apply it is missing", p.Title)
 	}
