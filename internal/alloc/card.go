@@ -68,3 +68,14 @@ func (c *card) FreeBytes() int64 {
 	}
 	return c.capacity - c.taken
 }
+
+// adopt takes over a segment that was given elsewhere.
+func (c *card) adopt(s *SegmentState) {
+	for i := range s.Blocks {
+		if s.Blocks[i].State != Unmapped {
+			c.taken += s.Blocks[i].Size
+		}
+	}
+	end := (s.Addr + uint64(s.Size()) + smallBuffer - 1) &^ (smallBuffer - 1)
+	c.next, c.nextReservation = max(c.next, end), max(c.nextReservation, end+1<<44)
+}

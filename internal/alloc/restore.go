@@ -62,6 +62,9 @@ func (a *Allocator) Restore(s *SegmentState, live func(i int, b Block)) error {
 		a.countReserved(kind, s.Size(), 1)
 		a.pools[base].mallocs++
 	}
+	if c, ok := a.device.(*card); ok {
+		c.adopt(s)
+	}
 	addr, prev := s.Addr, int32(0)
 	for i := range s.Blocks {
 		in := &s.Blocks[i]

@@ -441,3 +441,42 @@ func divisions(text string, zero bool) (uint64, error) {
 	}
 	return d, nil
 }
+
+// Conf writes the settings as a configuration string, without those that are
+// torch's defaults: "" if all are.
+func (s Settings) Conf() string {
+	s = s.Normal()
+	d := Defaults()
+	var parts []string
+	add := func(changed bool, format string, args ...any) {
+		if changed {
+			parts = append(parts, fmt.Sprintf(format, args...))
+		}
+	}
+	add(s.Backend != d.Backend, "backend:%s", s.Backend)
+	add(s.ExpandableSegments, "expandable_segments:True")
+	add(s.MaxSplitSize != d.MaxSplitSize, "max_split_size_mb:%d", s.MaxSplitSize/mibBytes)
+	add(s.LargeSegmentSize != d.LargeSegmentSize, "large_segment_size_mb:%d", s.LargeSegmentSize/mibBytes)
+	add(s.MaxNonSplitRounding != s.LargeSegmentSize, "max_non_split_rounding_mb:%d", s.MaxNonSplitRounding/mibBytes)
+	add(s.GCThreshold > 0, "garbage_collection_threshold:%g", s.GCThreshold)
+	add(s.MemoryFraction != d.MemoryFraction, "per_process_memory_fraction:%g", s.MemoryFraction)
+	add(s.RoundupBypassThreshold > 0, "roundup_bypass_threshold_mb:%d", s.RoundupBypassThreshold/mibBytes)
+	add(s.ThrowOnOOM, "throw_on_cudamalloc_oom:True")
+	add(s.anyDivision, "%s", s.divisionsConf())
+	return strings.Join(parts, ",")
+}
+
+// divisionsConf writes the division table: one number if all entries agree.
+func (s *Settings) divisionsConf() string {
+	t := &s.RoundupPower2Divisions
+	same := true
+	var list []string
+	for i, d := range t {
+		same = same && d == t[0]
+		list = append(list, fmt.Sprintf("%d:%d", 1<<i, d))
+	}
+	if same {
+		return fmt.Sprintf("roundup_power2_divisions:%d", t[0])
+	}
+	return "roundup_power2_divisions:[" + strings.Join(list, ",") + "]"
+}

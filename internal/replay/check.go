@@ -45,8 +45,34 @@ type Result struct {
 	Stats  alloc.Stats
 	Blocks map[snapshot.State]int // of the final state
 	OOMs   int                    // requests that failed
+	Usable Usable
 
 	emptied []int32 // ops at which the program emptied the cache
+}
+
+// Usable is what a trace tells of the memory that the driver could give to the
+// allocator: the card without what others and the context hold.
+type Usable struct {
+	// AtLeast was reserved at the peak.
+	AtLeast int64
+	// Below is what the driver refused to go up to; 0 if it never refused.
+	Below int64
+	// AtOOM is what was reserved and what was free when a request failed; 0 if
+	// none did, or if something else than the card set the limit.
+	AtOOM int64
+}
+
+// Bytes is the best single figure: 0 if the trace never met a bound.
+func (u Usable) Bytes() int64 {
+	switch {
+	case u.AtOOM > 0:
+		return u.AtOOM
+	case u.Below > u.AtLeast:
+		return u.Below - 1
+	case u.Below > 0:
+		return u.AtLeast
+	}
+	return 0
 }
 
 // Mismatches counts what differs: events and blocks.
@@ -142,17 +168,27 @@ type checking struct {
 func (c *checking) begin(s *Start, v alloc.Version) error {
 	c.oracle = &oracle{Case: c.Case, spaces: c.addressSpaces(), tensor: make([]alloc.Block, len(c.all))}
 	c.sim = alloc.New(alloc.Config{Torch: v, Settings: c.Settings, Device: c.oracle, Record: c.oracle.record})
+	c.oracle.sim = c.sim
+	if err := restore(c.sim, s, c.oracle.tensor); err != nil {
+		return err
+	}
+	c.sim.ResetPeaks()
+	return nil
+}
+
+// restore puts a start into an empty simulation and fills in the blocks of the
+// tensors that live in it.
+func restore(sim *alloc.Allocator, s *Start, blocks []alloc.Block) error {
 	next := 0
 	for i := range s.Segments {
-		err := c.sim.Restore(&s.Segments[i], func(_ int, b alloc.Block) {
-			c.oracle.tensor[s.live[next].tensor] = b
+		err := sim.Restore(&s.Segments[i], func(_ int, b alloc.Block) {
+			blocks[s.live[next].tensor] = b
 			next++
 		})
 		if err != nil {
 			return err
 		}
 	}
-	c.sim.ResetPeaks()
 	return nil
 }
 
@@ -161,6 +197,11 @@ func (c *checking) takePeaks() {
 	p.Allocated = max(p.Allocated, c.sim.PeakAllocatedBytes())
 	p.Active = max(p.Active, c.sim.PeakActiveBytes())
 	p.Reserved = max(p.Reserved, c.sim.PeakReservedBytes())
+	u := &c.result.Usable
+	u.AtLeast = p.Reserved
+	if b := c.oracle.refused; b > 0 && (u.Below == 0 || b < u.Below) {
+		u.Below = b
+	}
 }
 
 // step runs one op.
@@ -245,6 +286,10 @@ func (c *checking) malloc(at int) {
 	switch {
 	case err != nil:
 		c.result.OOMs++
+		free := int64(e.Addr)
+		if oom := err.(*alloc.OutOfMemory); free < oom.Tried && c.oracle.differ == nil {
+			c.result.Usable.AtOOM = max(c.result.Usable.AtOOM, c.sim.ReservedBytes()+free)
+		}
 	case o.kind == opMalloc:
 		c.oracle.tensor[o.tensor] = b
 	}

@@ -13,6 +13,17 @@ type oracle struct {
 	end    int32 // events from here on belong to later calls
 	tensor []alloc.Block
 	differ *Difference // the first event that came out otherwise
+	// refused is the least that the allocator would have reserved, had the driver
+	// not refused; 0 if it never did.
+	refused int64
+	sim     *alloc.Allocator
+}
+
+// refuse notes that the driver did not give size bytes.
+func (o *oracle) refuse(size int64) {
+	if most := o.sim.ReservedBytes() + size; o.differ == nil && (o.refused == 0 || most < o.refused) {
+		o.refused = most
+	}
 }
 
 func (o *oracle) nextIs(action alloc.Action) (*alloc.Event, bool) {
@@ -49,19 +60,24 @@ func (o *oracle) Malloc(size int64) (uint64, bool) {
 	if e, ok := o.nextIs(alloc.SegmentAlloc); ok && e.Size == size {
 		return e.Addr, true
 	}
+	o.refuse(size)
 	return 0, false
 }
 
 // Map says yes if the trace has this very mapping next.
 func (o *oracle) Map(addr uint64, size int64) bool {
-	e, ok := o.nextIs(alloc.SegmentMap)
-	return ok && e.Addr == addr && e.Size == size
+	if e, ok := o.nextIs(alloc.SegmentMap); ok && e.Addr == addr && e.Size == size {
+		return true
+	}
+	o.refuse(size)
+	return false
 }
 
 // Reserve returns the address space in which the trace maps next.
 func (o *oracle) Reserve(page int64) (uint64, int64) {
 	e, ok := o.nextIs(alloc.SegmentMap)
 	if !ok {
+		o.refuse(page)
 		return 0, 0 // the driver had no memory to map, so nothing is left of it
 	}
 	space := spaceOf(o.spaces, e.Addr)
