@@ -36,6 +36,8 @@ type Config struct {
 	// Torch is the version whose behaviour is simulated; zero means Latest.
 	Torch    Version
 	Settings Settings
+	// Tie overrules the order of equal blocks of the version.
+	Tie TieBreak
 	// Capacity is how many bytes the driver can give to this process: the card
 	// without what lies outside the allocator. 0 means without bound.
 	Capacity int64
@@ -119,6 +121,9 @@ func New(c Config) *Allocator {
 		c.Torch = latest
 	}
 	a := &Allocator{conf: c.Settings.Normal(), rules: rulesOf(c.Torch), record: c.Record, device: c.Device, total: c.Total}
+	if c.Tie != TieByVersion {
+		a.rules.tie = c.Tie
+	}
 	a.conf.ExpandableSegments = a.conf.ExpandableSegments && a.rules.expandable
 	a.limit = noLimit
 	if a.conf.MemoryFraction < 1 {
@@ -309,15 +314,20 @@ func (a *Allocator) find(set *freeSet, r *request) (position, bool) {
 		}
 		b = &a.blocks[set.at(&a.chunks, p)]
 	}
-	if limit := a.conf.MaxSplitSize; limit != Unlimited {
-		if r.size < limit && b.size >= limit {
-			return p, false // an oversize block is neither cut nor lent
-		}
-		if r.size >= limit && b.size >= r.size+a.conf.MaxNonSplitRounding {
-			return p, false
-		}
+	return p, a.lends(b.size, r.size)
+}
+
+// lends reports whether a block of one size may serve a request of another: an
+// oversize block is neither cut nor lent to a much smaller request.
+func (a *Allocator) lends(block, request int64) bool {
+	limit := a.conf.MaxSplitSize
+	switch {
+	case limit == Unlimited:
+		return true
+	case request < limit:
+		return block < limit
 	}
-	return p, true
+	return block < request+a.conf.MaxNonSplitRounding
 }
 
 // findExpandable goes on from an expandable block: to one with less room to
@@ -517,9 +527,9 @@ func (a *Allocator) unshelve(id int32) {
 	s.free.remove(&a.chunks, uint64(b.size), a.tieOf(b))
 }
 
-// tieOf orders free blocks of one size: see tieBreak.
+// tieOf orders free blocks of one size: see TieBreak.
 func (a *Allocator) tieOf(b *block) uint64 {
-	if a.rules.tie == byCounter {
+	if a.rules.tie == TieByCounter {
 		return b.origin
 	}
 	return b.origin + b.addr/unit
@@ -533,9 +543,9 @@ const segmentTieBits = 40
 func (a *Allocator) newOrigin(addr uint64) uint64 {
 	a.counter++
 	switch a.rules.tie {
-	case byCounter:
+	case TieByCounter:
 		return a.counter
-	case bySegmentCounter:
+	case TieBySegment:
 		return a.counter<<segmentTieBits - addr/unit
 	}
 	return 0
@@ -543,7 +553,7 @@ func (a *Allocator) newOrigin(addr uint64) uint64 {
 
 // originOf returns the origin of a block that is cut off b.
 func (a *Allocator) originOf(b *block) uint64 {
-	if a.rules.tie == byCounter {
+	if a.rules.tie == TieByCounter {
 		a.counter++
 		return a.counter
 	}

@@ -32,3 +32,16 @@ type Event struct {
 	Pool   uint32 // interned private pool id, 0 for the default pool
 	Action Action
 }
+
+// String returns torch's name of the action.
+func (a Action) String() string {
+	names := [...]string{
+		Unknown: "unknown", Alloc: "alloc", FreeRequested: "free_requested", FreeCompleted: "free_completed",
+		SegmentAlloc: "segment_alloc", SegmentFree: "segment_free", SegmentMap: "segment_map",
+		SegmentUnmap: "segment_unmap", Snapshot: "snapshot", OOM: "oom",
+	}
+	if int(a) < len(names) {
+		return names[a]
+	}
+	return names[Unknown]
+}

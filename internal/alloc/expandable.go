@@ -36,6 +36,22 @@ func (a *Allocator) growExpandable(r *request) int32 {
 // and unmapped blocks reach over the size of the request.
 // c10/cuda/CUDACachingAllocator.cpp: find_expandable_block.
 func (a *Allocator) findAddressSpace(r *request) int32 {
+	if id := a.reservedSpace(r); id != 0 {
+		return id
+	}
+	page := int64(smallBuffer)
+	if r.kind == 2 {
+		page = a.conf.LargeSegmentSize
+	}
+	base, size := a.device.Reserve(page)
+	if size < r.size {
+		return 0
+	}
+	return a.newReservation(r.shelf, base, size, page)
+}
+
+// reservedSpace is findAddressSpace in the address space there is.
+func (a *Allocator) reservedSpace(r *request) int32 {
 	set := &a.shelves[r.shelf].unmapped
 	if set.n > 0 {
 		for p, ok := (position{}), true; ok; p, ok = set.next(&a.chunks, p) {
@@ -52,15 +68,7 @@ func (a *Allocator) findAddressSpace(r *request) int32 {
 			}
 		}
 	}
-	page := int64(smallBuffer)
-	if r.kind == 2 {
-		page = a.conf.LargeSegmentSize
-	}
-	base, size := a.device.Reserve(page)
-	if size < r.size {
-		return 0
-	}
-	return a.newReservation(r.shelf, base, size, page)
+	return 0
 }
 
 func (a *Allocator) reusable(id int32) bool {

@@ -82,7 +82,7 @@ func (a *Allocator) Restore(s *SegmentState, live func(i int, b Block)) error {
 			addr: addr, size: in.Size, requested: in.Requested, prev: prev, shelf: shelf,
 			reservation: reservationID, mapped: in.State != Unmapped, origin: origin,
 		}
-		if a.rules.tie == byCounter && i > 0 {
+		if a.rules.tie == TieByCounter && i > 0 {
 			b.origin = a.originOf(b)
 		}
 		if prev != 0 {
@@ -117,19 +117,72 @@ func (a *Allocator) Restore(s *SegmentState, live func(i int, b Block)) error {
 // Fits reports whether a request would be served from memory that is free in
 // the allocator, without asking the driver.
 func (a *Allocator) Fits(id PoolID, size int64, stream uint64) bool {
-	r := request{size: a.conf.Round(size), expandable: a.conf.ExpandableSegments}
+	r := a.ask(id, size, stream)
+	if _, ok := a.find(&a.shelves[r.shelf].free, &r); ok {
+		return true
+	}
+	if !r.expandable {
+		return false
+	}
+	// A block that the search may not lend can still be where growing begins.
+	at := a.reservedSpace(&r)
+	return at != 0 && a.blocks[at].mapped && a.blocks[at].size >= r.size
+}
+
+// ask makes the request that Malloc would make.
+func (a *Allocator) ask(id PoolID, size int64, stream uint64) request {
+	r := request{size: a.conf.Round(size), kind: 1, expandable: a.conf.ExpandableSegments}
 	base := a.poolOf(id)
 	if r.size > smallLimit {
+		r.kind = 2
 		base++
 	}
 	r.shelf = a.shelfOf(base, stream)
-	_, ok := a.find(&a.shelves[r.shelf].free, &r)
-	return ok
+	return r
+}
+
+// FirstOversize returns the address of the unsplittable block that is the first
+// to be given back when the driver refuses a request, and false if there is none.
+func (a *Allocator) FirstOversize(id PoolID, size int64, stream uint64) (uint64, bool) {
+	r := a.ask(id, size, stream)
+	ids, _ := a.oversize(&r)
+	if len(ids) == 0 {
+		return 0, false
+	}
+	return a.blocks[ids[0]].addr, true
+}
+
+// FitsAfter reports whether a request would be served from the block that b
+// becomes part of when it is freed.
+func (a *Allocator) FitsAfter(handle Block, id PoolID, size int64, stream uint64) bool {
+	b, r := &a.blocks[handle], a.ask(id, size, stream)
+	if b.shelf != r.shelf {
+		return false
+	}
+	room := b.size
+	for _, n := range [...]int32{b.prev, b.next} {
+		if n != 0 && a.reusable(n) && a.blocks[n].mapped {
+			room += a.blocks[n].size
+		}
+	}
+	return room >= r.size && a.lends(room, r.size)
 }
 
 // Waiting returns the number of blocks freed with FreeLater, or restored as
 // Pending, that are not yet completed.
 func (a *Allocator) Waiting() int { return a.held }
+
+// State returns what the block of a handle is doing; Inactive for the zero Block.
+func (a *Allocator) State(handle Block) State {
+	b := &a.blocks[handle]
+	switch {
+	case b.allocated:
+		return Active
+	case b.pending():
+		return Pending
+	}
+	return Inactive
+}
 
 // A Piece is a block as Walk reports it.
 type Piece struct {
@@ -175,4 +228,13 @@ func (a *Allocator) Walk(visit func(Piece)) {
 			visit(piece)
 		}
 	}
+}
+
+// String returns torch's name of the state.
+func (s State) String() string {
+	names := [...]string{"inactive", "active_allocated", "active_pending_free", "unmapped"}
+	if int(s) < len(names) {
+		return names[s]
+	}
+	return "unknown"
 }

@@ -108,27 +108,37 @@ func (a *Allocator) releasePool(pool int32) {
 // releaseOversize gives back unsplittable blocks, just enough for a request.
 // c10/cuda/CUDACachingAllocator.cpp: release_available_cached_blocks.
 func (a *Allocator) releaseOversize(r *request) bool {
+	ids, enough := a.oversize(r)
+	for _, id := range ids {
+		a.releaseSegment(id)
+	}
+	return enough
+}
+
+// oversize returns the blocks that releaseOversize gives back, in order, and
+// whether they are enough.
+func (a *Allocator) oversize(r *request) ([]int32, bool) {
 	limit := a.conf.MaxSplitSize
 	if limit == Unlimited {
-		return false
+		return nil, false
 	}
+	ids := a.scratch[:0]
 	set := &a.shelves[r.shelf].free
 	want := max(r.size, limit)
 	p, ok := set.lower(&a.chunks, uint64(want), 0)
 	if ok {
 		id := set.at(&a.chunks, p)
 		if a.blocks[id].reservation == 0 {
-			a.releaseSegment(id)
-			return true
+			a.scratch = append(ids, id)
+			return a.scratch, true
 		}
 		if !a.rules.oversizeSkipsExpandable {
-			return false // torch would fail an assertion here
+			return nil, false // torch would fail an assertion here
 		}
 	} else {
 		p = set.end()
 	}
 	// No single block is large enough: several, the largest first.
-	ids := a.scratch[:0]
 	var released int64
 	for released < want {
 		if p, ok = set.before(&a.chunks, p); !ok || set.n == 0 {
@@ -145,10 +155,7 @@ func (a *Allocator) releaseOversize(r *request) bool {
 		}
 	}
 	a.scratch = ids
-	for _, id := range ids {
-		a.releaseSegment(id)
-	}
-	return released >= want
+	return ids, released >= want
 }
 
 // collectGarbage gives back the older of the wholly free large segments when

@@ -43,18 +43,20 @@ func (v Version) Before(w Version) bool {
 	return v.Major < w.Major || v.Major == w.Major && v.Minor < w.Minor
 }
 
-// tieBreak is how a pool orders free blocks of one stream and one size.
-type tieBreak uint8
+// TieBreak is how a pool orders free blocks of one stream and one size.
+type TieBreak uint8
 
+// The orders.
 const (
-	byAddress        tieBreak = iota
-	byCounter                 // the order in which the block objects were made
-	bySegmentCounter          // the order of the segments, then the address
+	TieByVersion TieBreak = iota // as the version of torch does
+	TieByAddress
+	TieByCounter // the order in which the block objects were made
+	TieBySegment // the order of the segments, then the address
 )
 
 // rules is how one version behaves. Every field has its row in changes.
 type rules struct {
-	tie                     tieBreak
+	tie                     TieBreak
 	expandable              bool // expandable_segments exists
 	divisionsPerSize        bool // roundup_power2_divisions takes a list
 	lastDivisionKept        bool // the entry ">" begins after the last explicit one
@@ -99,18 +101,18 @@ func changes() []change {
 		},
 		{
 			Version{2, 12}, "pull requests 178362 (registration counter) and 179473; try_mempool_fallback moved before the releases",
-			func(r *rules) { r.tie, r.fallbackBeforeFlush, r.rejectOption = byCounter, true, true },
+			func(r *rules) { r.tie, r.fallbackBeforeFlush, r.rejectOption = TieByCounter, true, true },
 		},
 		{
 			Version{2, 13}, "pull requests 183489 and 183591: one counter for a segment, then the address",
-			func(r *rules) { r.tie = bySegmentCounter },
+			func(r *rules) { r.tie = TieBySegment },
 		},
 	}
 }
 
 // rulesOf returns the behaviour of a version.
 func rulesOf(v Version) rules {
-	var r rules
+	r := rules{tie: TieByAddress}
 	for _, c := range changes() {
 		if v.Before(c.since) {
 			break

@@ -16,6 +16,34 @@ type Difference struct {
 	Extra bool        // the simulation made an event more than the trace
 }
 
+// Code says how the two differ: a stable word for messages.
+func (d *Difference) Code() string {
+	want, got := d.Want.Action, d.Got.Action
+	released := func(a alloc.Action) bool { return a == alloc.SegmentFree || a == alloc.SegmentUnmap }
+	obtained := func(a alloc.Action) bool { return a == alloc.SegmentAlloc || a == alloc.SegmentMap }
+	switch {
+	case d.Extra:
+		return "extra_event"
+	case got == alloc.Unknown:
+		return "missing_event"
+	case want == got && d.Want.Addr != d.Got.Addr:
+		return "other_address"
+	case want == got && d.Want.Size != d.Got.Size:
+		return "other_size"
+	case want == got:
+		return "other_stream"
+	case obtained(want) && got == alloc.Alloc:
+		return "served_from_cache"
+	case want == alloc.Alloc && got == alloc.OOM, want == alloc.Alloc && obtained(got):
+		return "not_in_cache"
+	case released(want) || released(got):
+		return "released_otherwise"
+	case want == alloc.OOM:
+		return "did_not_fail"
+	}
+	return "other_action"
+}
+
 // A Misfit is a block of the final state that the simulation does not have.
 type Misfit struct {
 	Addr      uint64
@@ -33,9 +61,13 @@ type Result struct {
 	Reproducible bool
 	Why          []Oddity
 
-	Torch       alloc.Version
-	Start       *Start
-	Checked     int // events that were compared
+	Torch   alloc.Version
+	Tie     alloc.TieBreak // if it is not that of the version
+	Start   *Start
+	Checked int // events that were compared
+	// Skipped counts the events before these: the rest of a call that began
+	// before the trace or, where Why says so, contradictions of what follows.
+	Skipped     int
 	Differences []Difference
 	Misfits     []Misfit
 	// More says that the comparison was given up after so many differences.
@@ -85,31 +117,43 @@ const mostDifferences = 50
 // Check replays a case and compares every event, and the final layout.
 //
 // If the file fits several versions of torch whose rules differ, each is tried,
-// the newest first, and the one with the fewest mismatches stands.
+// the newest first, and the one with the fewest mismatches stands. The order of
+// equal blocks changed twice around torch 2.12, also within its releases: from
+// there on each order is tried.
 func (c *Case) Check() *Result {
 	var best *Result
-	for _, v := range alloc.Distinct(c.Oldest, c.Newest) {
-		r := c.CheckAs(v)
+	try := func(v alloc.Version, tie alloc.TieBreak) bool {
+		r := c.CheckAs(v, tie)
 		if best == nil || r.Mismatches() < best.Mismatches() {
 			best = r
 		}
-		if !r.Reproducible || r.Mismatches() == 0 {
-			break
+		return !r.Reproducible || r.Mismatches() == 0
+	}
+	for _, v := range alloc.Distinct(c.Oldest, c.Newest) {
+		if try(v, alloc.TieByVersion) {
+			return best
+		}
+	}
+	if !c.Newest.Before(alloc.Version{Major: 2, Minor: 12}) {
+		for _, tie := range []alloc.TieBreak{alloc.TieBySegment, alloc.TieByAddress, alloc.TieByCounter} {
+			if try(c.Newest, tie) {
+				break
+			}
 		}
 	}
 	return best
 }
 
-// CheckAs is Check as one version of torch.
-func (c *Case) CheckAs(v alloc.Version) *Result {
-	r := &Result{Torch: v, Reproducible: true, Blocks: c.blockCounts()}
+// CheckAs is Check as one version of torch and one order of equal blocks.
+func (c *Case) CheckAs(v alloc.Version, tie alloc.TieBreak) *Result {
+	r := &Result{Torch: v, Tie: tie, Reproducible: true, Blocks: c.blockCounts()}
 	r.Start = c.Rewind(0)
 	if r.Why = append(slices.Clone(c.oddities), r.Start.Oddities...); len(r.Why) > 0 {
 		r.Reproducible = false
-		return r
+		return c.checkRest(r)
 	}
 	run := &checking{Case: c, result: r}
-	if err := run.begin(r.Start, v); err != nil {
+	if err := run.begin(r.Start); err != nil {
 		r.Reproducible = false
 		r.Why = []Oddity{{"impossible_state", int(never), 1}}
 		return r
@@ -121,8 +165,12 @@ func (c *Case) CheckAs(v alloc.Version) *Result {
 		if run.oracle.differ == nil {
 			continue
 		}
-		r.Differences = append(r.Differences, *run.oracle.differ)
 		run.takePeaks()
+		if c.midCall(at, r.Start) {
+			r.Skipped = int(c.ops[at].at) + 1
+		} else {
+			r.Differences = append(r.Differences, *run.oracle.differ)
+		}
 		if len(r.Differences) == mostDifferences || at+1 == len(c.ops) {
 			r.More = at+1 < len(c.ops)
 			run.sim = nil
@@ -130,7 +178,7 @@ func (c *Case) CheckAs(v alloc.Version) *Result {
 		}
 		// Go on from the state that the trace itself shows.
 		r.Checked = int(c.ops[at].at) + 1
-		if err := run.begin(c.Rewind(r.Checked), v); err != nil {
+		if err := run.begin(c.Rewind(r.Checked)); err != nil {
 			r.More = true
 			run.sim = nil
 			break
@@ -143,6 +191,40 @@ func (c *Case) CheckAs(v alloc.Version) *Result {
 		r.Misfits = c.misfits(run.sim)
 	}
 	return r
+}
+
+// midCall reports whether an op may be the rest of a call that began before the
+// trace: a request whose search, and what was done to serve it, are not
+// recorded.
+func (c *Case) midCall(at int, s *Start) bool {
+	kind := c.ops[at].kind
+	return at == 0 && len(s.Segments) > 0 && (kind == opMalloc || kind == opFailed || kind == opSegments)
+}
+
+// checkRest compares what follows the last contradiction in a trace: a
+// recording that was paused, or whose beginning has holes as torch 2.0's, is
+// sound from some event on.
+func (c *Case) checkRest(r *Result) *Result {
+	from := int(c.lastOdd) + 1
+	if from == 0 || from >= len(c.Events) {
+		return r
+	}
+	rest := *c
+	rest.Events, rest.tensors = c.Events[from:], tensors{}
+	rest.number()
+	if len(rest.oddities) > 0 {
+		return r
+	}
+	sound := rest.CheckAs(r.Torch, r.Tie)
+	if !sound.Reproducible {
+		return r
+	}
+	sound.Skipped, sound.Why = from, r.Why
+	for i := range sound.Differences {
+		sound.Differences[i].Event += from
+	}
+	*c = rest // what-if runs begin there, too
+	return sound
 }
 
 func (c *Case) blockCounts() map[snapshot.State]int {
@@ -161,18 +243,24 @@ type checking struct {
 	result *Result
 	sim    *alloc.Allocator
 	oracle *oracle
-	held   []int32 // completions that a flush may have made
+	// held are completions, by event, that a flush may have made; lastHeld are
+	// those that the current op begins with.
+	held, lastHeld []int32
+	saved          alloc.Checkpoint
 }
 
 // begin sets the simulation to a state.
-func (c *checking) begin(s *Start, v alloc.Version) error {
+func (c *checking) begin(s *Start) error {
 	c.oracle = &oracle{Case: c.Case, spaces: c.addressSpaces(), tensor: make([]alloc.Block, len(c.all))}
-	c.sim = alloc.New(alloc.Config{Torch: v, Settings: c.Settings, Device: c.oracle, Record: c.oracle.record})
+	c.sim = alloc.New(alloc.Config{
+		Torch: c.result.Torch, Tie: c.result.Tie, Settings: c.Settings, Device: c.oracle, Record: c.oracle.record,
+	})
 	c.oracle.sim = c.sim
 	if err := restore(c.sim, s, c.oracle.tensor); err != nil {
 		return err
 	}
 	c.sim.ResetPeaks()
+	c.held = c.held[:0]
 	return nil
 }
 
@@ -208,22 +296,47 @@ func (c *checking) takePeaks() {
 func (c *checking) step(at int) {
 	o := &c.ops[at]
 	c.oracle.cursor, c.oracle.end = o.first, o.at+1
+	if o.kind == opFree || o.kind == opFreeLater || o.kind == opComplete {
+		want := alloc.Active
+		if o.kind == opComplete {
+			want = alloc.Pending
+		}
+		if c.sim.State(c.oracle.tensor[o.tensor]) != want {
+			c.oracle.differ = &Difference{Event: int(o.first), Want: c.Events[o.first]}
+			return
+		}
+	}
 	switch o.kind {
 	case opFree:
+		if c.freedByFlush(at) {
+			c.oracle.end = o.at
+			c.sim.FreeLater(c.oracle.tensor[o.tensor])
+			c.held = append(c.held, o.at)
+			break
+		}
 		c.sim.Free(c.oracle.tensor[o.tensor])
 	case opFreeLater:
 		c.sim.FreeLater(c.oracle.tensor[o.tensor])
 	case opComplete:
-		if c.flushFollows(at) {
+		if len(c.held) > 0 || c.flushOf(at) != nil {
 			c.held = append(c.held, o.first)
 			return
 		}
 		c.sim.Complete(c.oracle.tensor[o.tensor])
 	case opSegments:
 		c.takeHeld()
+		if at+1 < len(c.ops) && c.ops[at+1].kind == opComplete {
+			// More completes after this: what came before did not wait for it.
+			c.oracle.end = o.first
+			c.completeAll(c.lastHeld)
+			c.oracle.cursor, c.oracle.end = o.first, o.at+1
+			if c.oracle.differ == nil && c.beginsFlush(at) {
+				c.held = append(c.held, o.first)
+				return
+			}
+		}
 		c.emptyCache(at)
 	case opMalloc, opFailed:
-		c.takeHeld()
 		c.malloc(at)
 	}
 	if c.oracle.differ == nil && c.oracle.cursor < c.oracle.end && o.kind != opNothing {
@@ -231,20 +344,64 @@ func (c *checking) step(at int) {
 	}
 }
 
-// flushFollows reports whether the completion at an op, or the ones after it,
-// stand directly before segments that are given back: then giving back waited
-// for the streams, and the completion is a part of it.
-func (c *checking) flushFollows(at int) bool {
+// flushOf returns the op whose flush the completion at an op can be a part of:
+// when segments are given back, or a request fails, directly after it and those
+// that follow it, then all streams were waited for. It returns nil otherwise.
+func (c *checking) flushOf(at int) *op {
 	for at++; at < len(c.ops) && c.ops[at].kind == opComplete; at++ {
 	}
 	if at == len(c.ops) {
-		return false
+		return nil
 	}
 	switch o := &c.ops[at]; o.kind {
-	case opMalloc, opFailed, opSegments:
-		return c.givesBack(o.first)
+	case opFailed:
+		return o
+	case opMalloc:
+		// Growing an expandable segment can succeed after a flush without an
+		// event of the driver.
+		e := &c.Events[o.at]
+		if c.givesBack(o.first) || c.Settings.ExpandableSegments && !c.sim.Fits(c.poolAt(o), e.Size, e.Stream) {
+			return o
+		}
+	case opSegments:
+		if c.givesBack(o.first) {
+			return o
+		}
 	}
-	return false
+	return nil
+}
+
+// beginsFlush reports whether segments that are given back before some frees
+// complete belong to the request after these: oversize blocks go first, then
+// all streams are waited for.
+func (c *checking) beginsFlush(at int) bool {
+	if at+1 == len(c.ops) || c.ops[at+1].kind != opComplete {
+		return false
+	}
+	segments := c.ops[at].first
+	for at++; at < len(c.ops) && c.ops[at].kind == opComplete; at++ {
+	}
+	if at == len(c.ops) || c.ops[at].kind != opMalloc && c.ops[at].kind != opFailed {
+		return false
+	}
+	if a := c.Events[segments].Action; a == alloc.SegmentMap || a == alloc.SegmentAlloc {
+		return true // emptying the cache asks for nothing
+	}
+	o := &c.ops[at]
+	e := &c.Events[o.at]
+	addr, ok := c.sim.FirstOversize(c.poolAt(o), e.Size, e.Stream)
+	return ok && c.Events[segments].Addr == addr
+}
+
+// freedByFlush reports whether a free that looks immediate was none: the request
+// after it would have been served, had the block been free, but was not.
+func (c *checking) freedByFlush(at int) bool {
+	o := c.flushOf(at)
+	if o == nil || o.kind == opSegments {
+		return false
+	}
+	e, pool := &c.Events[o.at], c.poolAt(o)
+	return !c.sim.Fits(pool, e.Size, e.Stream) && c.sim.FitsAfter(c.oracle.tensor[c.ops[at].tensor], pool, e.Size, e.Stream)
 }
 
 func (c *Case) givesBack(event int32) bool {
@@ -254,45 +411,132 @@ func (c *Case) givesBack(event int32) bool {
 
 // takeHeld begins the current op with the completions that were put aside.
 func (c *checking) takeHeld() {
+	c.lastHeld = append(c.lastHeld[:0], c.held...)
 	if len(c.held) > 0 {
 		c.oracle.cursor = c.held[0]
 		c.held = c.held[:0]
 	}
 }
 
+// completeAll completes the frees of these events.
+func (c *checking) completeAll(events []int32) {
+	for _, event := range events {
+		if id := c.oracle.waitingAt(event); id != never && c.oracle.differ == nil {
+			c.sim.Complete(c.oracle.tensor[id])
+		}
+	}
+}
+
 // waitingAt returns the tensor that is completed by an event.
-func (o *oracle) waitingAt(at int32, _ *alloc.Event) int32 {
+func (o *oracle) waitingAt(at int32) int32 {
 	i, found := slices.BinarySearchFunc(o.ops, at, func(x op, at int32) int { return cmp.Compare(x.at, at) })
-	if !found || o.ops[i].kind != opComplete {
+	if !found || o.ops[i].kind != opComplete && o.ops[i].kind != opFree {
 		return never
 	}
 	return o.ops[i].tensor
 }
 
+// A reading is one way in which a request can have come to its events.
+type reading struct {
+	emptied bool // the program emptied the cache before it
+	early   bool // the frees before it completed before its search
+}
+
 // malloc replays a request with everything it made happen.
+//
+// What stands before a request in a trace can have been done for it, when it
+// failed at first, or before it. The trace does not say. The likeliest reading
+// is tried first, and the first that fits is taken.
 func (c *checking) malloc(at int) {
 	o := &c.ops[at]
 	e := &c.Events[o.at]
 	pool := c.poolAt(o)
-	if c.givesBack(o.first) && c.sim.Fits(pool, e.Size, e.Stream) {
-		// The request needed nothing to be given back: the program emptied the
-		// cache before it.
-		c.emptyCache(at)
-	}
-	if c.oracle.differ != nil {
+	var readings []reading
+	switch {
+	case c.givesBack(o.first) && (c.servedFromCache(o) || c.sim.Fits(pool, e.Size, e.Stream) || c.releasesOtherwise(pool, e)):
+		readings = []reading{{emptied: true}, {}, {early: true}, {emptied: true, early: true}}
+	case c.givesBack(o.first):
+		readings = []reading{{}, {emptied: true}, {early: true}, {emptied: true, early: true}}
+	case len(c.held) > 0 && o.kind == opMalloc:
+		readings = []reading{{early: true}, {}}
+	case len(c.held) > 0:
+		readings = []reading{{}, {early: true}}
+	default:
+		c.serve(at, pool)
 		return
 	}
+	c.takeHeld()
+	before := *c.oracle
+	c.sim.Save(&c.saved)
+	var first *Difference
+	for i, r := range readings {
+		if i > 0 {
+			c.sim.Load(&c.saved)
+			*c.oracle = before
+		}
+		c.serveAs(at, pool, r)
+		if c.oracle.differ == nil {
+			return
+		}
+		if i == 0 {
+			first = c.oracle.differ
+		}
+	}
+	c.oracle.differ = first
+}
+
+// serveAs replays a request under one reading.
+func (c *checking) serveAs(at int, pool alloc.PoolID, r reading) {
+	if r.early {
+		c.completeAll(c.lastHeld)
+	}
+	if r.emptied && c.oracle.differ == nil {
+		c.sim.EmptyCache()
+	}
+	if c.oracle.differ == nil {
+		c.serve(at, pool)
+	}
+	if r.emptied && c.oracle.differ == nil {
+		c.result.emptied = append(c.result.emptied, int32(at))
+	}
+}
+
+// serve replays the request of an op.
+func (c *checking) serve(at int, pool alloc.PoolID) {
+	o := &c.ops[at]
+	e := &c.Events[o.at]
 	b, err := c.sim.MallocIn(pool, e.Size, e.Stream)
 	switch {
+	case c.oracle.differ != nil:
+	case c.oracle.cursor < c.oracle.end:
+		c.oracle.differ = &Difference{Event: int(c.oracle.cursor), Want: c.Events[c.oracle.cursor]}
 	case err != nil:
 		c.result.OOMs++
 		free := int64(e.Addr)
-		if oom := err.(*alloc.OutOfMemory); free < oom.Tried && c.oracle.differ == nil {
+		if oom := err.(*alloc.OutOfMemory); free < oom.Tried {
 			c.result.Usable.AtOOM = max(c.result.Usable.AtOOM, c.sim.ReservedBytes()+free)
 		}
 	case o.kind == opMalloc:
 		c.oracle.tensor[o.tensor] = b
 	}
+}
+
+// servedFromCache reports whether a request got its block without the driver
+// giving anything: after a flush of its own it could not.
+func (c *Case) servedFromCache(o *op) bool {
+	a := c.Events[max(o.at-1, o.first)].Action
+	return o.kind == opMalloc && a != alloc.SegmentAlloc && a != alloc.SegmentMap
+}
+
+// releasesOtherwise reports whether a request that fails at first would begin by
+// giving back another block than the trace does: an oversize one.
+func (c *checking) releasesOtherwise(pool alloc.PoolID, e *alloc.Event) bool {
+	addr, ok := c.sim.FirstOversize(pool, e.Size, e.Stream)
+	if !ok {
+		return false
+	}
+	first := &c.Events[c.oracle.cursor]
+	return first.Action != alloc.SegmentFree || first.Addr != addr
 }
 
 // emptyCache replays torch.cuda.empty_cache.

@@ -88,11 +88,10 @@ func (o *oracle) Reserve(page int64) (uint64, int64) {
 // Settle completes the frees that the trace completes here.
 func (o *oracle) Settle(a *alloc.Allocator) {
 	for {
-		e, ok := o.nextIs(alloc.FreeCompleted)
-		if !ok {
+		if _, ok := o.nextIs(alloc.FreeCompleted); !ok {
 			return
 		}
-		id := o.waitingAt(o.cursor, e)
+		id := o.waitingAt(o.cursor)
 		if id < 0 {
 			return
 		}

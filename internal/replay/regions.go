@@ -52,7 +52,7 @@ func (w *rewinding) regions() []region {
 	for i := len(w.segmentEvents) - 1; i >= 0 && w.segmentEvents[i] >= w.event; i-- {
 		at := w.segmentEvents[i]
 		e := &w.Events[at]
-		r := region{from: e.Addr, to: e.Addr + uint64(e.Size), shelf: w.shelfOf(e)}
+		r := region{from: e.Addr, to: e.Addr + uint64(e.Size), shelf: w.segmentShelves[i]}
 		switch e.Action {
 		case alloc.SegmentAlloc:
 			if _, known := whole[r.from]; !known {
@@ -71,7 +71,6 @@ func (w *rewinding) regions() []region {
 			}
 		case alloc.SegmentUnmap:
 			r.expandable = true
-			r.shelf = w.runShelf(r)
 			runs = join(runs, r)
 		}
 	}
@@ -80,12 +79,6 @@ func (w *rewinding) regions() []region {
 	}
 	slices.SortFunc(runs, byAddress)
 	return runs
-}
-
-// shelfOf returns where a segment of an event belongs. Only the segments of
-// the small pool have 2 MiB: the large pool has none below 10 MiB.
-func (c *Case) shelfOf(e *alloc.Event) shelf {
-	return shelf{e.Stream, c.pools(e.Pool), e.Size == smallPage}
 }
 
 // subtract takes r out of runs, and reports whether all of it was there.
@@ -140,20 +133,7 @@ const spaceWithoutBound = 1 << 42
 // Known gap: a stream that exhausts the address space of one, 9/8 of the card,
 // gets a second, which is then taken for the same.
 func (c *Case) addressSpaces() []region {
-	var seen []region
-	for _, r := range c.finalRegions() {
-		seen = append(seen, r)
-	}
-	for _, at := range c.segmentEvents {
-		e := &c.Events[at]
-		r := region{from: e.Addr, to: e.Addr + uint64(e.Size), shelf: c.shelfOf(e)}
-		if e.Action == alloc.SegmentMap || e.Action == alloc.SegmentUnmap {
-			r.expandable = true
-			r.shelf = c.runShelf(r)
-		}
-		seen = append(seen, r)
-	}
-	slices.SortFunc(seen, byAddress)
+	seen := c.seenRegions()
 	var spaces []region
 	for i, r := range seen {
 		if n := len(spaces); r.expandable && n > 0 && spaces[n-1].shelf == r.shelf && i > 0 && seen[i-1].expandable {
@@ -175,6 +155,21 @@ func (c *Case) addressSpaces() []region {
 	return spaces
 }
 
+// seenRegions returns all memory that the final state or a segment event of the
+// trace shows, by address.
+func (c *Case) seenRegions() []region {
+	seen := c.finalRegions()
+	for i, at := range c.segmentEvents {
+		e := &c.Events[at]
+		seen = append(seen, region{
+			e.Addr, e.Addr + uint64(e.Size), c.segmentShelves[i],
+			e.Action == alloc.SegmentMap || e.Action == alloc.SegmentUnmap,
+		})
+	}
+	slices.SortFunc(seen, byAddress)
+	return seen
+}
+
 // spaceOf returns the address space that holds addr.
 func spaceOf(spaces []region, addr uint64) region {
 	i, found := slices.BinarySearchFunc(spaces, addr, func(r region, addr uint64) int { return cmp.Compare(r.from, addr) })
@@ -187,24 +182,89 @@ func spaceOf(spaces []region, addr uint64) region {
 	return spaces[i]
 }
 
-// runShelf says where pages that were mapped or unmapped belong: to the pool of
-// the nearest pages of that stream at the end of the trace or, without any, to
-// the one whose pages can have that size.
-func (c *Case) runShelf(r region) shelf {
-	best, distance := r.shelf, uint64(1<<40)
-	best.small = (r.to-r.from)%uint64(c.Settings.LargeSegmentSize) != 0
-	for i := range c.Segments {
-		s := &c.Segments[i]
-		if !s.Expandable || s.Stream != r.shelf.stream {
-			continue
-		}
-		d := r.from - s.Address
-		if s.Address > r.from {
-			d = s.Address - r.from
-		}
-		if d < distance {
-			distance, best = d, shelf{s.Stream, c.pools(s.Pool), s.Small}
+// placeSegments finds out where the memory of each segment event belongs.
+//
+// What was mapped or allocated for a request belongs where the request does.
+// Memory that is given back belongs where a block in it does, or with the
+// nearest memory of its stream that is known; without any, its size decides:
+// only the segments of the small pool have 2 MiB, as the large pool has none
+// below 10 MiB.
+func (c *Case) placeSegments() {
+	c.segmentShelves = make([]shelf, len(c.segmentEvents))
+	known := c.finalRegions()
+	next := 0
+	for i := range c.ops {
+		o := &c.ops[i]
+		for ; next < len(c.segmentEvents) && c.segmentEvents[next] <= o.at; next++ {
+			e := &c.Events[c.segmentEvents[next]]
+			s := &c.segmentShelves[next]
+			*s = shelf{e.Stream, c.pools(e.Pool), e.Size == smallPage}
+			if (e.Action == alloc.SegmentMap || e.Action == alloc.SegmentAlloc) && (o.kind == opMalloc || o.kind == opFailed) {
+				s.pool, s.small = c.poolAt(o), c.Settings.Round(c.Events[o.at].Size) <= smallLimit
+			}
+			if e.Action == alloc.SegmentMap {
+				known = append(known, region{e.Addr, e.Addr + uint64(e.Size), *s, true})
+			}
 		}
 	}
-	return best
+	var tensors []int32
+	for i, at := range c.segmentEvents {
+		e := &c.Events[at]
+		if e.Action != alloc.SegmentUnmap {
+			continue
+		}
+		if tensors == nil {
+			tensors = c.byAddress()
+			slices.SortFunc(known, byAddress)
+		}
+		c.segmentShelves[i] = c.shelfOfUnmapped(known, tensors, e)
+	}
 }
+
+// byAddress returns the tensors of the case by address.
+func (c *Case) byAddress() []int32 {
+	ids := make([]int32, len(c.all))
+	for i := range ids {
+		ids[i] = int32(i)
+	}
+	slices.SortFunc(ids, func(a, b int32) int { return cmp.Compare(c.all[a].addr, c.all[b].addr) })
+	return ids
+}
+
+// shelfOfUnmapped returns where pages that are given back belong.
+func (c *Case) shelfOfUnmapped(known []region, tensors []int32, e *alloc.Event) shelf {
+	s := shelf{e.Stream, c.pools(e.Pool), e.Size%c.Settings.LargeSegmentSize != 0}
+	i, _ := slices.BinarySearchFunc(known, e.Addr, func(r region, addr uint64) int { return cmp.Compare(r.from, addr) })
+	distance := ^uint64(0)
+	for _, step := range [...]int{-1, 1} {
+		for j := i + min(step, 0); j >= 0 && j < len(known); j += step {
+			r := &known[j]
+			if !r.expandable || r.shelf.stream != e.Stream || c.poolsRecorded && r.shelf.pool != s.pool {
+				continue
+			}
+			if d := max(e.Addr, r.from) - min(e.Addr, r.from); d < distance {
+				distance = d
+				s.pool, s.small = r.shelf.pool, r.shelf.small
+			}
+			break
+		}
+	}
+	if distance > nearBy || e.Size%c.Settings.LargeSegmentSize != 0 {
+		s.small = e.Size%c.Settings.LargeSegmentSize != 0
+	}
+	k, _ := slices.BinarySearchFunc(tensors, e.Addr, func(id int32, addr uint64) int { return cmp.Compare(c.all[id].addr, addr) })
+	if k < len(tensors) {
+		if t := &c.all[tensors[k]]; t.addr < e.Addr+uint64(e.Size) && t.stream == e.Stream {
+			s.small = c.Settings.Round(t.requested(c)) <= smallLimit
+		}
+	}
+	return s
+}
+
+// nearBy is how far apart memory of one expandable segment is taken to lie at
+// most. Different ones are 9/8 of a card apart.
+const nearBy = 1 << 30
+
+// smallLimit is the largest rounded size in the small pool. pytorch v2.12
+// kSmallSize.
+const smallLimit = 1 << 20

@@ -236,3 +236,6 @@ func (w *rewinding) firstIn(from, to uint64, before int32) uint64 {
 	}
 	return best.addr
 }
+
+// Live returns the number of blocks that live before the event.
+func (s *Start) Live() int { return len(s.live) }

@@ -20,6 +20,10 @@ type Trial struct {
 // version of torch, and ranks them: those under which the fewest requests fail,
 // then those with the smallest peak of reserved memory, then those that ask the
 // driver least, then the simplest. All begin from an empty allocator.
+//
+// Settings that had to free the cache to go on fill the card whatever they do:
+// among them the number of such retries, each of which stops the GPU, counts
+// before the peak.
 func (c *Case) Sweep(r *Result, q Question) []Trial {
 	q.Fresh = true
 	blocks := make([]alloc.Block, len(c.all))
@@ -38,12 +42,23 @@ func (c *Case) Sweep(r *Result, q Question) []Trial {
 	slices.SortStableFunc(trials, func(a, b Trial) int {
 		return cmp.Or(
 			cmp.Compare(a.StartOOMs+a.OOMs, b.StartOOMs+b.OOMs),
+			cmp.Compare(a.pressure(), b.pressure()),
+			cmp.Compare(a.Stats.NumAllocRetries, b.Stats.NumAllocRetries),
 			cmp.Compare(a.Peaks.Reserved, b.Peaks.Reserved),
 			cmp.Compare(a.Stats.NumDeviceAlloc+a.Stats.NumDeviceFree, b.Stats.NumDeviceAlloc+b.Stats.NumDeviceFree),
 			cmp.Compare(len(a.Conf), len(b.Conf)),
 		)
 	})
 	return trials
+}
+
+// pressure is how much of the card a setting fills: all of it, if it had to free
+// the cache.
+func (t *Trial) pressure() int64 {
+	if t.Stats.NumAllocRetries > 0 {
+		return max(t.Capacity, t.Peaks.Reserved)
+	}
+	return t.Peaks.Reserved
 }
 
 // SweepConfs lists the settings that a sweep tries: each remedy for

@@ -1,6 +1,9 @@
 package replay
 
 import (
+	"cmp"
+	"slices"
+
 	"unoom/internal/alloc"
 	"unoom/internal/snapshot"
 )
@@ -56,7 +59,10 @@ type tensors struct {
 	oddities []Oddity
 	lastOdd  int32 // the last event that contradicts what was before it
 	// segmentEvents are the events about segments.
-	segmentEvents []int32
+	segmentEvents  []int32
+	segmentShelves []shelf // of each of them
+	// poolsRecorded says that the events tell the private pool.
+	poolsRecorded bool
 	// skippedRequests says that the recording leaves out free_requested.
 	skippedRequests bool
 }
@@ -77,6 +83,7 @@ func (c *Case) number() {
 	c.lastOdd = never
 	requests, completions := 0, 0
 	for i := range c.Events {
+		c.poolsRecorded = c.poolsRecorded || c.Events[i].Pool != 0
 		switch c.Events[i].Action {
 		case alloc.FreeRequested:
 			requests++
@@ -84,7 +91,7 @@ func (c *Case) number() {
 			completions++
 		}
 	}
-	c.skippedRequests = requests == 0 && completions > 1
+	c.skippedRequests = requests == 0 && completions > 0 && c.completesUnrequested()
 	c.ops = make([]op, 0, len(c.Events)-min(requests, completions))
 	live := newAddresses(1024)
 	waiting := newAddresses(16)
@@ -161,6 +168,54 @@ func (c *Case) number() {
 		c.ops = append(c.ops, op{first: first, at: int32(len(c.Events)) - 1, tensor: never, kind: opSegments})
 	}
 	c.placeLast(live, waiting)
+	c.placeSegments()
+	c.findOutsiders()
+}
+
+// findOutsiders counts the blocks that are handed out where the trace and the
+// final state know no segment.
+func (c *Case) findOutsiders() {
+	known := c.seenRegions()
+	// The end of the furthest region so far: regions can overlap in time.
+	ends := make([]uint64, len(known))
+	for i, r := range known {
+		ends[i] = r.to
+		if i > 0 {
+			ends[i] = max(ends[i], ends[i-1])
+		}
+	}
+	for i := range c.all {
+		t := &c.all[i]
+		if t.born == never {
+			continue
+		}
+		at, found := slices.BinarySearchFunc(known, t.addr, func(r region, addr uint64) int { return cmp.Compare(r.from, addr) })
+		if !found {
+			at--
+		}
+		if at < 0 || t.addr >= ends[at] {
+			c.odd("alloc_outside_segments", t.born)
+		}
+	}
+}
+
+// completesUnrequested reports whether a block that is handed out in the trace
+// is completely freed in it.
+func (c *Case) completesUnrequested() bool {
+	live := newAddresses(1024)
+	for i := range c.Events {
+		switch e := &c.Events[i]; e.Action {
+		case alloc.Alloc:
+			if e.Addr != 0 {
+				live.put(e.Addr, 0)
+			}
+		case alloc.FreeCompleted:
+			if _, known := live.get(e.Addr); known {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *Case) newTensor(e *alloc.Event) int32 {

@@ -7,6 +7,7 @@ import (
 // A Question is under which other rules a trace is served again.
 type Question struct {
 	Torch    alloc.Version
+	Tie      alloc.TieBreak // overrules that of the version
 	Settings alloc.Settings
 	// Capacity is how many bytes the driver can give to the allocator; 0 is
 	// without bound.
@@ -38,7 +39,9 @@ type Answer struct {
 	FirstErr *alloc.OutOfMemory
 	// Saved counts the requests that failed in the recording and do not here.
 	Saved int
-	Stats alloc.Stats
+	// DeviceAllocs counts the cudaMalloc and map calls of the trace itself.
+	DeviceAllocs int64
+	Stats        alloc.Stats
 }
 
 // Fits reports whether every request was served.
@@ -62,14 +65,16 @@ func (c *Case) WhatIfIn(blocks []alloc.Block, r *Result, q Question) *Answer {
 	}
 	w := &whatIf{Case: c, answer: &Answer{Question: q, FirstOOM: -1}, blocks: blocks[:len(c.all)]}
 	clear(w.blocks)
-	w.sim = alloc.New(alloc.Config{Torch: q.Torch, Settings: q.Settings, Capacity: q.Capacity, Total: q.Total})
+	w.sim = alloc.New(alloc.Config{Torch: q.Torch, Tie: q.Tie, Settings: q.Settings, Capacity: q.Capacity, Total: q.Total})
 	w.start(r)
 	a := w.answer
 	a.Start = Peaks{w.sim.AllocatedBytes(), w.sim.ActiveBytes(), w.sim.ReservedBytes()}
 	w.sim.ResetPeaks()
+	before := w.sim.Stats().NumDeviceAlloc
 	w.run(r.emptied)
 	a.Peaks = Peaks{w.sim.PeakAllocatedBytes(), w.sim.PeakActiveBytes(), w.sim.PeakReservedBytes()}
 	a.Stats = w.sim.Stats()
+	a.DeviceAllocs = a.Stats.NumDeviceAlloc - before
 	return a
 }
 
@@ -83,7 +88,7 @@ type whatIf struct {
 // start brings the blocks that live before the trace into being.
 func (w *whatIf) start(r *Result) {
 	q, s := &w.answer.Question, r.Start
-	same := r.Reproducible && q.Settings.Normal() == w.Settings.Normal() && q.Torch == r.Torch && !q.Fresh
+	same := r.Reproducible && q.Settings.Normal() == w.Settings.Normal() && q.Torch == r.Torch && q.Tie == r.Tie && !q.Fresh
 	if same && (q.Capacity == 0 || r.Begin.Reserved <= q.Capacity) {
 		if restore(w.sim, s, w.blocks) == nil {
 			w.answer.Rebuilt = true
