@@ -16,8 +16,8 @@ import (
 // layers lists the packages from the bottom up. A package imports only from
 // layers below its own. Each package of the module has a place here.
 var layers = [][]string{
-	{"internal/units", "internal/i18n", "catalog", "python"},
-	{"internal/account", "internal/pickle", "internal/oomlog", "internal/alloc", "internal/gpu"},
+	{"internal/units", "internal/i18n", "catalog", "python", "internal/model/graph"},
+	{"internal/account", "internal/model/vision", "internal/pickle", "internal/oomlog", "internal/alloc", "internal/gpu"},
 	{"internal/snapshot", "internal/model"},
 	{"internal/workload", "internal/replay"},
 	{"internal/memory", "internal/speed"},

@@ -1,0 +1,150 @@
+package vision
+
+import "unoom/internal/model/graph"
+
+// vitNet is an image transformer of torchvision's or timm's form.
+type vitNet struct {
+	patch, width, depth, heads, mlp int64
+	classes                         int64
+	fused                           bool // attention in one kernel
+	scale                           bool // layer scale
+	quick                           bool
+}
+
+// image adds the transformer over an image.
+func (v *vitNet) image(b *net, x graph.Value) graph.Value {
+	n := b.Shape(x)[0]
+	x = b.Conv(x, "patch_embed.proj", v.width, v.patch, graph.ConvOpt{Stride: v.patch, Bias: true})
+	x = b.tokensOf(x)
+	l := b.Shape(x)[1] + 1
+	x = b.Cat(1, b.Parameter("cls_token", n, 1, v.width), x)
+	x = b.Plus(x, "pos_embed", 1, l, v.width)
+	for i := range v.depth {
+		b.In(block("blocks.", 0, int(i)), func() { x = v.layer(b, x) })
+	}
+	x = b.LayerNorm(x, "norm")
+	x = b.Part(x, n, v.width)
+	return b.Linear(x, "head", v.classes, true)
+}
+
+// layer is a pre-norm block.
+func (v *vitNet) layer(b *net, x graph.Value) graph.Value {
+	y := b.LayerNorm(x, "norm1")
+	y = b.selfAttention(y, v.heads, v.fused)
+	if v.scale {
+		y = b.Scaled(y, "ls1", v.width)
+	}
+	x = b.Add(x, y)
+	y = b.LayerNorm(x, "norm2")
+	y = b.Act(graph.GELU, b.Linear(y, "mlp.fc1", v.mlp, true), false)
+	y = b.Linear(y, "mlp.fc2", v.width, true)
+	if v.scale {
+		y = b.Scaled(y, "ls2", v.width)
+	}
+	return b.Add(x, y)
+}
+
+// selfAttention is attention over (n, length, width) with one projection for
+// queries, keys and values.
+func (b *net) selfAttention(x graph.Value, heads int64, fused bool) graph.Value {
+	s := b.Shape(x)
+	n, l, c := s[0], s[1], s[2]
+	d := c / heads
+	qkv := b.Linear(x, "attn.qkv", 3*c, true)
+	q, k, v := b.Part(qkv, n, heads, l, d), b.Part(qkv, n, heads, l, d), b.Part(qkv, n, heads, l, d)
+	var y graph.Value
+	if fused {
+		y = b.Attention(q, k, v)
+		y = b.View(y, n, l, c)
+	} else {
+		p := b.MatMul(b.Act(graph.Scale, q, false), k, true)
+		p = b.Act(graph.Softmax, p, false)
+		y = b.Copy(b.MatMul(p, v, false), n, l, c)
+	}
+	return b.Linear(y, "attn.proj", c, true)
+}
+
+// swin is the shifted-window transformer of torchvision.
+func swin(b *net, x graph.Value, width int64, depths []int, heads []int64, window int64, drop float64, classes int64) graph.Value {
+	x = b.Conv(x, "features.0.0", width, 4, graph.ConvOpt{Stride: 4, Bias: true})
+	x = b.LayerNorm(b.channelsLast(x), "features.0.2")
+	total, at := 0, 0
+	for _, n := range depths {
+		total += n
+	}
+	for stage, n := range depths {
+		if stage > 0 {
+			b.In(block("features.merge", stage, 0), func() { x = patchMerging(b, x) })
+		}
+		for i := range n {
+			p := drop * float64(at) / float64(max(1, total-1))
+			at++
+			b.In(block("features.", stage, i), func() {
+				y := b.LayerNorm(x, "norm1")
+				y = windowAttention(b, y, heads[stage], window, i%2 == 1)
+				x = b.Add(x, b.Dropout(graph.DropPath, y, p))
+				c := b.Shape(x)[3]
+				y = b.LayerNorm(x, "norm2")
+				y = b.Act(graph.GELU, b.Linear(y, "mlp.0", 4*c, true), false)
+				y = b.Linear(y, "mlp.3", c, true)
+				x = b.Add(x, b.Dropout(graph.DropPath, y, p))
+			})
+		}
+	}
+	x = b.LayerNorm(x, "norm")
+	x = b.AdaptivePool(b.channelsFirst(x), 1, 1)
+	return b.Linear(b.View(x, b.Shape(x)[0], b.Shape(x)[1]), "head", classes, true)
+}
+
+// patchMerging halves a map's sides and doubles its channels.
+func patchMerging(b *net, x graph.Value) graph.Value {
+	s := b.Shape(x) // n, h, w, c
+	h, w, c := (s[1]+1)/2, (s[2]+1)/2, s[3]
+	if s[1]%2 != 0 || s[2]%2 != 0 {
+		x = b.Moved(graph.Pad, x, s[0], 2*h, 2*w, c)
+	}
+	var parts []graph.Value
+	for range 4 {
+		parts = append(parts, b.Part(x, s[0], h, w, c))
+	}
+	x = b.Cat(3, parts...)
+	x = b.LayerNorm(x, "norm")
+	return b.Linear(x, "reduction", 2*c, false)
+}
+
+// windowAttention is attention within windows, every other time shifted.
+func windowAttention(b *net, x graph.Value, heads, window int64, shifted bool) graph.Value {
+	s := b.Shape(x)
+	n, h, w, c := s[0], s[1], s[2], s[3]
+	ph, pw := (h+window-1)/window*window, (w+window-1)/window*window
+	if ph != h || pw != w {
+		x = b.Moved(graph.Pad, x, n, ph, pw, c)
+	}
+	shifted = shifted && (window < ph || window < pw)
+	if shifted {
+		x = b.Moved(graph.Roll, x, n, ph, pw, c)
+	}
+	l := window * window
+	windows := n * ph / window * pw / window
+	x = b.Copy(x, windows, l, c)
+	qkv := b.Linear(x, "attn.qkv", 3*c, true)
+	d := c / heads
+	q, k, v := b.Part(qkv, windows, heads, l, d), b.Part(qkv, windows, heads, l, d), b.Part(qkv, windows, heads, l, d)
+	p := b.MatMul(b.Copy(b.Act(graph.Scale, q, false)), b.Copy(k), true)
+	bias := b.Gathered("attn.relative_position_bias_table", []int64{(2*window - 1) * (2*window - 1), heads}, heads, l, l)
+	p = b.Add(p, bias)
+	if shifted {
+		p = b.Add(p, b.Constant(graph.Float, windows/n, l, l))
+	}
+	p = b.Act(graph.Softmax, p, false)
+	y := b.Copy(b.MatMul(p, b.Copy(v), false), windows, l, c)
+	y = b.Linear(y, "attn.proj", c, true)
+	y = b.Copy(y, n, ph, pw, c)
+	if shifted {
+		y = b.Moved(graph.Roll, y, n, ph, pw, c)
+	}
+	if ph != h || pw != w {
+		y = b.Copy(b.Part(y, n, h, w, c))
+	}
+	return y
+}

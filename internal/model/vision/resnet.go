@@ -1,0 +1,158 @@
+package vision
+
+import "unoom/internal/model/graph"
+
+// resnet is ResNet and its kin: wider groups (ResNeXt), three convolutions as
+// stem (V1c), average pools in the shortcut (V1d), dilated last stages.
+type resnet struct {
+	depth         int
+	groups        int64 // of the middle convolution
+	widthPerGroup int64
+	base          int64 // channels of the stem, 64
+	deepStem      bool
+	stemChannels  int64
+	avgDown       bool
+	strides       []int64 // of the stages
+	dilations     []int64
+	contract      bool // the first block of a dilated stage has half the dilation
+	multiGrid     []int64
+	caffe         bool // the stride is in the first convolution of a bottleneck
+	norm          graph.Op
+	frozen        int   // stages that are not trained; -1: none, 0: the stem
+	normEval      bool  // norms use their running statistics
+	splits        int64 // ResNeSt's radix, 0: plain
+}
+
+// plainResNet is torchvision's.
+func plainResNet(depth int) *resnet {
+	return &resnet{depth: depth, groups: 1, widthPerGroup: 64, base: 64, stemChannels: 64, strides: []int64{1, 2, 2, 2}, dilations: []int64{1, 1, 1, 1},
+		norm: graph.BatchNorm, frozen: -1}
+}
+
+// blocks returns the blocks of each stage, and whether they are bottlenecks.
+func (r *resnet) blocks() ([]int, bool) {
+	switch r.depth {
+	case 18:
+		return []int{2, 2, 2, 2}, false
+	case 34:
+		return []int{3, 4, 6, 3}, false
+	case 50:
+		return []int{3, 4, 6, 3}, true
+	case 101:
+		return []int{3, 4, 23, 3}, true
+	case 152:
+		return []int{3, 8, 36, 3}, true
+	case 200:
+		return []int{3, 24, 36, 3}, true
+	}
+	return nil, false
+}
+
+// forward adds the backbone and returns the outputs of its stages.
+func (r *resnet) forward(b *net, x graph.Value) []graph.Value {
+	blocks, bottleneck := r.blocks()
+	if blocks == nil {
+		b.Fail("no ResNet has %d layers", r.depth)
+		return []graph.Value{x, x, x, x}
+	}
+	frozen := func(stage int) bool { return stage <= r.frozen }
+	b.norm, b.frozen, b.normEval = r.norm, frozen(0), r.normEval
+	if r.deepStem {
+		half := r.stemChannels / 2
+		x = b.convNorm(x, "stem.0", half, 3, graph.ConvOpt{Stride: 2, Padding: 1}, relu)
+		x = b.convNorm(x, "stem.3", half, 3, graph.ConvOpt{Padding: 1}, relu)
+		x = b.convNorm(x, "stem.6", r.stemChannels, 3, graph.ConvOpt{Padding: 1}, relu)
+	} else {
+		x = b.convNorm(x, "conv1", r.stemChannels, 7, graph.ConvOpt{Stride: 2, Padding: 3}, relu)
+	}
+	x = b.MaxPool(x, 3, 2, 1, false)
+	var outs []graph.Value
+	for stage, n := range blocks {
+		b.frozen = frozen(stage + 1)
+		width := r.base << stage
+		for i := range n {
+			stride, dilation := int64(1), r.dilations[stage]
+			if i == 0 {
+				stride = r.strides[stage]
+				if r.contract && dilation > 1 {
+					dilation /= 2
+				}
+			}
+			if stage == len(blocks)-1 && len(r.multiGrid) > 0 {
+				dilation = r.dilations[stage] * r.multiGrid[i%len(r.multiGrid)]
+				if i == 0 && r.contract && r.dilations[stage] > 1 {
+					dilation = r.dilations[stage] / 2 * r.multiGrid[0]
+				}
+			}
+			b.In(block("layer", stage+1, i), func() {
+				if bottleneck {
+					x = r.bottleneck(b, x, width, stride, dilation)
+				} else {
+					x = r.basic(b, x, width, stride, dilation)
+				}
+			})
+		}
+		outs = append(outs, x)
+	}
+	b.frozen, b.normEval = false, false
+	return outs
+}
+
+// shortcut adds the projection of a block whose input has another shape.
+func (r *resnet) shortcut(b *net, x graph.Value, out, stride int64) graph.Value {
+	if b.Shape(x)[1] == out && stride == 1 {
+		return x
+	}
+	conv := stride
+	if r.avgDown && stride != 1 {
+		conv = 1
+		x = b.AvgPool(x, stride, stride, 0, true)
+	}
+	return b.convNorm(x, "downsample", out, 1, graph.ConvOpt{Stride: conv}, none)
+}
+
+func (r *resnet) basic(b *net, x graph.Value, width, stride, dilation int64) graph.Value {
+	y := b.convNorm(x, "1", width, 3, graph.ConvOpt{Stride: stride, Padding: dilation, Dilation: dilation}, relu)
+	y = b.convNorm(y, "2", width, 3, graph.ConvOpt{Padding: 1}, none)
+	y = b.AddTo(y, r.shortcut(b, x, width, stride))
+	return b.Act(graph.ReLU, y, true)
+}
+
+func (r *resnet) bottleneck(b *net, x graph.Value, width, stride, dilation int64) graph.Value {
+	mid := width * r.widthPerGroup / 64 * r.groups
+	s1, s2 := int64(1), stride
+	if r.caffe {
+		s1, s2 = stride, 1
+	}
+	y := b.convNorm(x, "1", mid, 1, graph.ConvOpt{Stride: s1}, relu)
+	switch {
+	case r.splits > 0:
+		y = r.splitAttention(b, y, mid, s2, dilation)
+	default:
+		y = b.convNorm(y, "2", mid, 3, graph.ConvOpt{Stride: s2, Padding: dilation, Dilation: dilation, Groups: r.groups}, relu)
+	}
+	y = b.convNorm(y, "3", 4*width, 1, graph.ConvOpt{}, none)
+	y = b.AddTo(y, r.shortcut(b, x, 4*width, stride))
+	return b.Act(graph.ReLU, y, true)
+}
+
+// splitAttention is ResNeSt's middle convolution: radix groups, weighted by
+// attention over their pooled sum, with the stride in an average pool after it.
+func (r *resnet) splitAttention(b *net, x graph.Value, channels, stride, dilation int64) graph.Value {
+	radix := r.splits
+	y := b.convNorm(x, "conv2.conv", channels*radix, 3, graph.ConvOpt{Padding: dilation, Dilation: dilation, Groups: r.groups * radix}, relu)
+	s := b.Shape(y)
+	parts := b.View(y, s[0], radix, channels, s[2], s[3])
+	gap := b.Reduce(graph.Sum, parts, s[0], channels, s[2], s[3])
+	gap = b.AdaptivePool(gap, 1, 1)
+	inter := max(channels*radix/4, 32)
+	gap = b.convNorm(gap, "conv2.fc1", inter, 1, graph.ConvOpt{Groups: r.groups, Bias: true}, relu)
+	atten := b.Conv(gap, "conv2.fc2", channels*radix, 1, graph.ConvOpt{Groups: r.groups, Bias: true})
+	atten = b.Act(graph.Softmax, b.View(atten, s[0], radix, channels, 1, 1), false)
+	out := b.Binary(graph.Mul, parts, atten)
+	y = b.Copy(b.Reduce(graph.Sum, out, s[0], channels, s[2], s[3]))
+	if stride > 1 {
+		y = b.AvgPool(y, 3, stride, 1, false)
+	}
+	return y
+}

@@ -1,0 +1,85 @@
+package vision
+
+import (
+	"fmt"
+
+	"unoom/internal/model/graph"
+)
+
+// An Input is the size for which a graph is made.
+type Input struct {
+	Batch, Height, Width int64
+}
+
+// A Spec is a network by its builder and settings. Which settings a builder
+// reads is said at the builder.
+type Spec struct {
+	Builder string  `json:"builder"`
+	Classes int64   `json:"classes"`
+	Image   int64   `json:"image_size"` // the size it is published for
+	Depth   int     `json:"depth"`
+	Width   float64 `json:"width"`
+	Scale   float64 `json:"scale"` // of the depth
+	Depths  []int   `json:"depths"`
+	Widths  []int64 `json:"widths"`
+	Heads   []int64 `json:"heads"`
+	Patch   int64   `json:"patch"`
+	MLP     int64   `json:"mlp"`
+	Window  int64   `json:"window"`
+	Growth  int64   `json:"growth"`
+	Groups  int64   `json:"groups"`
+	Drop    float64 `json:"drop"`      // stochastic depth
+	Dropout float64 `json:"dropout"`   // before the classifier
+	Norm    bool    `json:"batchnorm"` // VGG with batch norm
+}
+
+// Build returns the graph of one forward pass with its loss.
+func (s *Spec) Build(in Input) (*graph.Graph, error) {
+	if in.Batch < 1 || in.Height < 1 || in.Width < 1 || in.Batch > 1<<20 || in.Height > 1<<16 || in.Width > 1<<16 {
+		return nil, fmt.Errorf("%d images of %d×%d are not an input", in.Batch, in.Height, in.Width)
+	}
+	b := newNet()
+	x := b.Input(graph.Float, in.Batch, 3, in.Height, in.Width)
+	logits, err := s.forward(b, x)
+	if err != nil {
+		return nil, err
+	}
+	b.crossEntropy(logits)
+	return b.finish()
+}
+
+// forward adds the network up to its logits.
+func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
+	classes := s.Classes
+	if classes == 0 {
+		classes = 1000
+	}
+	switch s.Builder {
+	case "resnet": // depth, groups, width (of a group)
+		r := plainResNet(s.Depth)
+		if s.Groups > 0 {
+			r.groups = s.Groups
+		}
+		if s.Width > 0 {
+			r.widthPerGroup = int64(s.Width)
+		}
+		outs := r.forward(b, x)
+		return b.classifier(outs[3], classes, 0), nil
+	case "vgg": // depth, batchnorm
+		return vgg(b, x, s.Depth, s.Norm, classes), nil
+	case "mobilenet_v2": // width
+		return mobilenetV2(b, x, s.Width, classes), nil
+	case "efficientnet": // width, scale, dropout
+		return efficientNet(b, x, s.Width, s.Scale, s.Dropout, classes), nil
+	case "densenet": // depths, growth, widths (the stem)
+		return densenet(b, x, s.Depths, s.Growth, s.Widths[0], classes), nil
+	case "convnext": // depths, widths, drop
+		return convnext(b, x, s.Depths, s.Widths, s.Drop, classes), nil
+	case "vit": // patch, widths, depth, heads, mlp
+		v := vitNet{patch: s.Patch, width: s.Widths[0], depth: int64(s.Depth), heads: s.Heads[0], mlp: s.MLP, classes: classes, fused: true}
+		return v.image(b, x), nil
+	case "swin": // widths, depths, heads, window, drop
+		return swin(b, x, s.Widths[0], s.Depths, s.Heads, s.Window, s.Drop, classes), nil
+	}
+	return graph.None, fmt.Errorf("builder %q is not known", s.Builder)
+}
