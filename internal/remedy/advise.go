@@ -76,5 +76,5 @@ func (a Advice) worth(weight float64) float64 {
 	if a.Slowdown.Known() && a.Slowdown.Mid() > 1 {
 		w /= 1 + (a.Slowdown.Mid() - 1)
 	}
-	return w * [...]float64{Setting: 1, Edit: 0.95, Rework: 0.8, Purchase: 0.55}[a.Effort]
+	return w * [...]float64{Setting: 1, Edit: 0.95, Rework: 0.8, Purchase: 0.4}[a.Effort]
 }

@@ -18,7 +18,7 @@ func recomputeRemedies() []Remedy {
 		Slowdown: Range{1.20, 1.35}, // one more forward: 4/3 of the compute, less what is memory-bound
 		Effort:   Setting,
 		judge: func(f *facts) verdict {
-			if is(f.Checkpointing, true) || !f.ownMemory() {
+			if is(f.Checkpointing, true) || !f.ownMemory() || f.beyondCard() {
 				return never()
 			}
 			id := "recompute.checkpointing"
@@ -40,7 +40,7 @@ func recomputeRemedies() []Remedy {
 		Slowdown: Range{1.05, 1.17}, // 3.3 to 3.5 instead of 3 forwards' worth of compute
 		Effort:   Edit,
 		judge: func(f *facts) verdict {
-			if is(f.Checkpointing, true) || !f.ownMemory() {
+			if is(f.Checkpointing, true) || !f.ownMemory() || f.beyondCard() {
 				return never()
 			}
 			v := because("recompute.selective")
@@ -198,15 +198,17 @@ func (f *facts) joinable(id string) (verdict, bool) {
 	if f.share(cached) < 0.05 {
 		return never(), false // what every job has in odd pieces
 	}
-	v := because(id, cached, f.Tried, *f.Slack)
-	weight := 1.0
-	if f.share(*f.Slack) < 0.10 {
+	v := because(id, cached, f.Tried, *f.Slack).scaled(1)
+	// Which part of the pieces becomes usable is assumed: half at least.
+	switch {
+	case f.share(*f.Slack-cached/2) >= 0.10:
+		v = v.surely(yes())
+	case f.share(*f.Slack) < 0.10:
 		// It would serve this request and leave little for the next.
 		v.why.ID = "remedy.why.allocator.tight"
-		weight = 0.6
+		v = v.scaled(0.6)
 	}
-	// Which part of the pieces becomes usable is assumed: half at least.
-	return v.freeing(portion(units.Exactly(cached), 0.5, 1)).scaled(weight), true
+	return v.freeing(portion(units.Exactly(cached), 0.5, 1)), true
 }
 
 // above says yes where the free memory beyond the cap serves the request twice.

@@ -85,7 +85,7 @@ func precisionRemedies() []Remedy {
 		Slowdown: Range{0.40, 0.95},
 		Effort:   Setting,
 		judge: func(f *facts) verdict {
-			if f.halved() || !f.ownMemory() {
+			if f.halved() || !f.ownMemory() || f.beyondCard() {
 				return never()
 			}
 			v := because("precision.autocast.unknown")
@@ -282,7 +282,7 @@ func offloadRemedies() []Remedy {
 		Slowdown: Range{1.05, 2.0},
 		Effort:   Edit,
 		judge: func(f *facts) verdict {
-			if !f.ownMemory() {
+			if !f.ownMemory() || f.beyondCard() {
 				return never()
 			}
 			v := because("offload.activations")
