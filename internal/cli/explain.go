@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"unoom/internal/diagnose"
+	"unoom/internal/gpu"
 	"unoom/internal/model"
 	"unoom/internal/oomlog"
 	"unoom/internal/remedy"
@@ -128,6 +130,11 @@ func (e *explain) flags() error {
 		}
 		e.given.Capacity = b
 	}
+	if e.given.GPU != "" {
+		if err := e.knowGPU(); err != nil {
+			return err
+		}
+	}
 	for name, n := range map[string]int{"batch": e.given.MicroBatch, "accum": e.given.Accumulation, "seq": e.given.Sequence} {
 		if n < 0 {
 			return withHint(fmt.Errorf("--%s %d: must be positive", name, n), "leave it out if it is not known")
@@ -138,6 +145,30 @@ func (e *explain) flags() error {
 			return withHint(fmt.Errorf("--framework %q: not a choice", e.framework), "--framework "+strings.Join(frameworkFlags(), ", "))
 		}
 		e.given.Framework = remedy.Framework(e.framework)
+	}
+	return nil
+}
+
+// knowGPU takes from the catalogue what --gpu names: how many, and how large.
+func (e *explain) knowGPU() error {
+	cards, err := gpu.Published()
+	if err != nil {
+		return err
+	}
+	req, err := cards.Find(e.given.GPU)
+	if err != nil {
+		hints := []string{"leave --gpu out, or give the memory with --capacity 24GiB"}
+		if name, ok := errors.AsType[*gpu.NameError](err); ok && len(name.Choices) > 0 {
+			hints = slices.Insert(hints, 0, "it could be "+strings.Join(name.Choices, ", "))
+		}
+		return withHint(fmt.Errorf("--gpu: %w", err), hints...)
+	}
+	e.given.GPU = req.Card.Name
+	if req.Count > 1 {
+		e.given.WorldSize = req.Count
+	}
+	if e.given.Capacity == 0 {
+		e.given.Capacity = req.Card.Total()
 	}
 	return nil
 }
@@ -163,7 +194,7 @@ func (e *explain) explainLogs(in *inputs) error {
 	if err != nil {
 		return err
 	}
-	view.Warnings = append(in.warnings, view.Warnings...)
+	view.Warnings = slices.Concat(in.warnings, view.Warnings, e.contradictions(&d))
 	if e.json {
 		err = e.printExplainJSON(&d, view)
 	} else {
@@ -173,6 +204,21 @@ func (e *explain) explainLogs(in *inputs) error {
 		return answerNo{}
 	}
 	return err
+}
+
+// contradictions says where a flag and the log cannot both be right.
+func (e *explain) contradictions(d *diagnose.Diagnosis) []string {
+	if d.Account == nil || e.given.Capacity == 0 {
+		return nil
+	}
+	if r := float64(e.given.Capacity) / float64(d.Account.Capacity); r > 0.9 && r < 1.1 {
+		return nil
+	}
+	name := e.given.Capacity.String()
+	if e.given.GPU != "" {
+		name = e.given.GPU + " (" + name + ")"
+	}
+	return []string{e.msgs.Text("explain.contradicts", name, d.Account.Capacity)}
 }
 
 // knowModel adds what the catalogue knows of a model that the log or the user

@@ -120,7 +120,7 @@ func (e *explain) printCauses(p *text.Printer, v *report.Explanation) {
 		}
 	}
 	for _, n := range v.Notes {
-		p.Hanging("  "+text.Style(text.Caution, e.msgs.Text("explain.note"))+" ", n)
+		p.Hanging("  "+text.Style(text.Caution, e.msgs.Text("explain.note")), n)
 	}
 }
 

@@ -349,7 +349,11 @@ func (r *factReader) pairs(text string, add func(FactKind, string, string)) {
 		}
 		switch {
 		case j < len(text) && (text[j] == '=' || text[j] == ':') && !(j+1 < len(text) && (text[j+1] == '=' || text[j+1] == ':' || text[j+1] == '/')):
-			add(kind, name, firstToken(text[j+1:]))
+			value := firstToken(text[j+1:])
+			if kind == FactAllocConf { // its options are joined by commas
+				value = upTo(text[j+1:], " \t\"';)}|")
+			}
+			add(kind, name, value)
 			i = j + 1
 		case flag && j < len(text) && text[j] != '-' && j > i:
 			add(kind, name, firstToken(text[j:]))
@@ -382,6 +386,16 @@ func (r *factReader) lookup(name string) (FactKind, bool) {
 
 func isNameByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
+}
+
+// upTo returns the start of a text before the first of the ends, without a
+// quote before it.
+func upTo(s, ends string) string {
+	s = strings.TrimLeft(s, " \t\"'")
+	if end := strings.IndexAny(s, ends); end >= 0 {
+		return s[:end]
+	}
+	return s
 }
 
 // firstToken returns the value at the start of a text: a quoted string, or what

@@ -1,11 +1,13 @@
 package remedy
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
 
 	"unoom/internal/account"
+	"unoom/internal/gpu"
 	"unoom/internal/units"
 )
 
@@ -25,16 +27,20 @@ func hardwareRemedies() []Remedy {
 				return never() // the bytes are there, in pieces
 			}
 			need := f.needed()
-			next := nextSize(need)
-			if next == 0 {
+			cards := f.holding(need)
+			if len(cards) == 0 {
 				return never()
 			}
-			v := because("hardware.bigger_gpu", need, units.Bytes(next)*units.GiB)
-			gain := units.Bytes(next)*units.GiB*97/100 - f.Account.Capacity // nominal sizes are not all usable
-			if gain <= 0 {
-				return never()
+			// Those of about the least capacity, one of a size in the text.
+			var names []string
+			for _, c := range cards {
+				if len(names) < 3 && c.Total() <= cards[0].Total()*105/100 {
+					names = append(names, c.Name)
+				}
 			}
-			return v.freeing(exactly(gain)).with("min_gib", strconv.Itoa(next))
+			gain := cards[0].Total() - f.Account.Capacity
+			return because("hardware.bigger_gpu", need, cards[0].Total()).freeing(exactly(gain)).
+				with("cards", strings.Join(names, ", "), "min_gib", strconv.FormatFloat(need.GiB(), 'f', 1, 64))
 		},
 	}, {
 		Code:     "hardware.more_gpus",
@@ -65,16 +71,22 @@ func (f *facts) needed() units.Bytes {
 	return f.Account.Capacity + max(0, f.Tried-f.of(account.Free))
 }
 
-// nextSize returns the nominal size in GiB of the smallest common card that has
-// need bytes usable, 0 if there is none. Usable is about 97 % of nominal.
-// Source: total_memory against nvidia-smi totals, docs/how-it-estimates.md.
-func nextSize(need units.Bytes) int {
-	for _, gib := range []int{8, 12, 16, 24, 32, 40, 48, 64, 80, 96, 141, 180, 192, 256, 288} {
-		if units.Bytes(gib)*units.GiB*97/100 >= need {
-			return gib
-		}
+// holding returns the cards of the catalogue that have need bytes, the
+// smallest first: whole cards of the vendor in question, no laptops.
+func (f *facts) holding(need units.Bytes) []gpu.Card {
+	all, err := gpu.Published()
+	if err != nil {
+		return nil // a test reads the catalogue
 	}
-	return 0
+	vendor := "nvidia"
+	if lower := strings.ToLower(f.GPU); strings.Contains(lower, "amd") || strings.Contains(lower, "radeon") || strings.HasPrefix(lower, "mi") {
+		vendor = "amd"
+	}
+	cards := slices.DeleteFunc(all, func(c gpu.Card) bool {
+		return c.Total() < need || c.MIG != "" || c.Laptop || c.Vendor != vendor
+	})
+	slices.SortStableFunc(cards, func(a, b gpu.Card) int { return cmp.Compare(a.Total(), b.Total()) })
+	return cards
 }
 
 func precisionRemedies() []Remedy {

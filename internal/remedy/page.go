@@ -167,7 +167,7 @@ var placeholders = map[string]bool{
 	"micro_batch": true, "micro_batch_now": true, "accumulation": true, "accumulation_now": true,
 	"effective_batch": true, "eval_batch": true, "eval_batch_now": true, "sequence": true,
 	"sequence_now": true, "gpus": true, "device": true, "pids": true, "max_split_mb": true, "other_options": true,
-	"fraction": true, "min_gib": true, "workers": true, "workers_now": true,
+	"cards": true, "fraction": true, "min_gib": true, "workers": true, "workers_now": true,
 }
 
 // Fill puts values into the placeholders of a page's text. A placeholder
