@@ -181,7 +181,9 @@ func (e *explain) explainLogs(in *inputs) error {
 		res.Facts = slices.Concat(in.config.Facts, res.Facts)
 	}
 	d := diagnose.Log(res, e.given)
-	knowModel(&d.Situation)
+	if d.IsOOM() {
+		knowModel(&d.Situation)
+	}
 	var advice []remedy.Advice
 	if d.Verdict != diagnose.NothingFound {
 		advice = remedy.Advise(d.Situation)

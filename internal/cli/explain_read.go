@@ -167,7 +167,7 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 		}
 		return e.scan(in, strings.TrimSuffix(name, ".gz"), z)
 	case kindSnapshot:
-		return withHint(fmt.Errorf("%s: this is a pickle, not a log", name), "unoom replay "+name+" reads a memory snapshot")
+		return e.scanSnapshot(in, name, all)
 	case kindArchive:
 		return withHint(fmt.Errorf("%s: this is a zip archive, such as a checkpoint, not a log", name), "give the text that the run printed")
 	case kindBinary:
@@ -179,6 +179,11 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 	}
 	in.logs = append(in.logs, res)
 	return nil
+}
+
+// scanSnapshot takes what begins as a pickle does: a memory snapshot.
+func (e *explain) scanSnapshot(_ *inputs, name string, _ io.Reader) error {
+	return withHint(fmt.Errorf("%s: this is a pickle, not a log", name), "unoom replay "+name+" reads a memory snapshot")
 }
 
 // scanFolder reads the logs of a folder, such as torchrun's --log-dir. A file

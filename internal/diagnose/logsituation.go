@@ -40,6 +40,9 @@ func (s *signals) complete(sit *remedy.Situation) {
 			sit.SharedMemoryNeeded, sit.SharedMemoryLimit = f.Required.Bytes, f.Limit.Bytes
 		}
 	}
+	if sit.Framework == remedy.PyTorch && s.otherStack() {
+		sit.Framework = remedy.OtherStack
+	}
 	sit.Sharding = s.sharding(text)
 	sit.Method = method(text)
 	sit.Attention = attentionOf(text(oomlog.FactAttention))
@@ -47,6 +50,20 @@ func (s *signals) complete(sit *remedy.Situation) {
 		on := true
 		sit.FusedOptimizer = &on
 	}
+}
+
+// otherStack reports whether the failure is of JAX, TensorFlow or another
+// framework that is not PyTorch.
+func (s *signals) otherStack() bool {
+	switch s.software {
+	case "jax", "tensorflow", "paddle":
+		return true
+	}
+	if s.fail == nil {
+		return false
+	}
+	family, _, _ := strings.Cut(s.fail.Pattern, ".")
+	return family == "xla" || family == "tf" || family == "tensorflow" || family == "paddle"
 }
 
 // sharding names how the job is spread over the ranks, "" if the text does not say.

@@ -22,6 +22,17 @@ type Advice struct {
 	Score float64
 }
 
+// Assess judges one remedy in a situation whatever the causes: what it saves
+// there, what it costs, and whether it covers the shortfall. It is false where
+// the remedy cannot apply, as for plan, which asks before anything has failed.
+func Assess(s Situation, code Code) (Advice, bool) {
+	r, ok := Find(code)
+	if !ok {
+		return Advice{}, false
+	}
+	return assess(r, &facts{s}, 1)
+}
+
 // relevant is the least score at which a remedy still follows from the
 // situation and not just from a remote possibility.
 const relevant = 0.08
@@ -37,24 +48,29 @@ func Advise(s Situation) []Advice {
 		if answered == 0 {
 			continue
 		}
-		v := r.judge(f)
-		if !v.applies {
-			continue
-		}
-		if e, ok := s.Saves[r.Code]; ok {
-			v.saves = &e
-		}
-		a := Advice{Remedy: r, Why: v.why, Saves: v.saves, Sufficient: v.enough, Fill: v.fill}
-		if a.Sufficient == nil {
-			a.Sufficient = f.enough(v.saves)
-		}
-		a.Score = answered * a.worth(v.weight)
-		if a.Score >= relevant*a.worth(v.weight) {
+		if a, ok := assess(r, f, answered); ok && answered >= relevant {
 			out = append(out, a)
 		}
 	}
 	slices.SortStableFunc(out, func(a, b Advice) int { return cmp.Compare(b.Score, a.Score) })
 	return out
+}
+
+// assess judges a remedy that answers a share of the causes.
+func assess(r Remedy, f *facts, answered float64) (Advice, bool) {
+	v := r.judge(f)
+	if !v.applies {
+		return Advice{}, false
+	}
+	if e, ok := f.Saves[r.Code]; ok {
+		v.saves = &e
+	}
+	a := Advice{Remedy: r, Why: v.why, Saves: v.saves, Sufficient: v.enough, Fill: v.fill}
+	if a.Sufficient == nil {
+		a.Sufficient = f.enough(v.saves)
+	}
+	a.Score = answered * a.worth(v.weight)
+	return a, true
 }
 
 // worth is what a remedy's cost leaves of its rank.

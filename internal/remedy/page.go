@@ -146,6 +146,9 @@ func (p Page) How(framework Framework, fill map[string]string) string {
 			plain = s.body
 		}
 	}
+	if framework == OtherStack {
+		return ""
+	}
 	return Fill(plain, fill)
 }
 

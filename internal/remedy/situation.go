@@ -32,6 +32,9 @@ const (
 	Accelerate Framework = "accelerate"
 	Lightning  Framework = "lightning"
 	DeepSpeed  Framework = "deepspeed"
+	// OtherStack is JAX, TensorFlow and the like: there the pages have only
+	// what holds for any framework.
+	OtherStack Framework = "other"
 )
 
 // A Weighted cause is one that stays possible, with the share of cases that

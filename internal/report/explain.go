@@ -165,10 +165,10 @@ func (w wording) headline(d *diagnose.Diagnosis) string {
 		return w.Text("explain.trace_only", w.phase(d.Phase))
 	}
 	what := w.Text("explain.out." + d.Resource)
-	if d.Verdict == diagnose.NotOutOfMemory && d.Resource == "none" {
+	if d.Verdict == diagnose.NotOutOfMemory && (d.Resource == "none" || d.Resource == "vram" || d.Resource == "limit") {
 		what = w.Text("explain.out.not")
 	}
-	if d.Resource == "vram" || d.Resource == "limit" {
+	if d.Verdict == diagnose.OutOfMemory && (d.Resource == "vram" || d.Resource == "limit") {
 		what = w.vram(d)
 	}
 	return what
@@ -272,7 +272,7 @@ var shown = []oomlog.FactKind{
 // the text and is not repeated.
 func (w wording) setting(d *diagnose.Diagnosis, facts oomlog.Facts) []SettingView {
 	var list []SettingView
-	if f := d.Situation.Framework; f != "" && d.Failure != nil && d.Resource == "vram" {
+	if f := d.Situation.Framework; f.Name() != "" && d.Failure != nil && d.Resource == "vram" {
 		list = append(list, SettingView{Name: w.Text("explain.setting.framework"), Value: f.Name()})
 	}
 	before := int64(0)

@@ -1,0 +1,72 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"testing"
+)
+
+func discard(in io.Reader) Streams {
+	return Streams{In: in, Out: io.Discard, Err: io.Discard, Getenv: func(string) string { return "" }}
+}
+
+func TestNothingOnATerminalIsUsage(t *testing.T) {
+	var out, errs bytes.Buffer
+	s := Streams{In: strings.NewReader(""), Out: &out, Err: &errs, Getenv: func(string) string { return "" }, InTerminal: true}
+	if status := Main([]string{"explain"}, s); status != exitFail {
+		t.Errorf("status %d, want %d", status, exitFail)
+	}
+	if out.Len() > 0 || !strings.Contains(errs.String(), "unoom explain train.log") {
+		t.Errorf("out %q, err %q", &out, &errs)
+	}
+}
+
+func TestColourOnlyWhereItIsWanted(t *testing.T) {
+	log, err := os.ReadFile("../../examples/oom.log")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		flag   string
+		width  int
+		colour bool
+	}{{"auto", 0, false}, {"auto", 100, true}, {"never", 100, false}, {"always", 0, true}} {
+		var out bytes.Buffer
+		s := discard(bytes.NewReader(log))
+		s.Out, s.Width = &out, c.width
+		Main([]string{"explain", "--color", c.flag}, s)
+		if got := strings.Contains(out.String(), "\x1b["); got != c.colour {
+			t.Errorf("--color %s, width %d: escapes %v, want %v", c.flag, c.width, got, c.colour)
+		}
+	}
+}
+
+func TestKindsOfFiles(t *testing.T) {
+	for text, want := range map[string]kind{
+		"":                                kindEmpty,
+		"epoch 1\n":                       kindText,
+		"\x1b[31mred\x1b[0m\r 10%":        kindText,
+		"显存不足":                            kindText,
+		"\xff\xfee\x00p\x00":              kindText,
+		"e\x00p\x00o\x00c\x00h\x00\n\x00": kindText,
+		"\x1f\x8b\x08":                    kindGzip,
+		"\x80\x02}q\x00":                  kindSnapshot,
+		"PK\x03\x04":                      kindArchive,
+		"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00": kindBinary,
+	} {
+		if got := kindOf([]byte(text)); got != want {
+			t.Errorf("kindOf(%q) = %d, want %d", text, got, want)
+		}
+	}
+}
+
+// The whole of `unoom explain examples/oom.log` but the start of the process.
+func BenchmarkExplain(b *testing.B) {
+	for b.Loop() {
+		if Main([]string{"explain", "../../examples/oom.log"}, discard(nil)) != exitDone {
+			b.Fatal("failed")
+		}
+	}
+}
