@@ -347,8 +347,8 @@ func TestRunKeeperHoldsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", "exec 3>&-; echo ready; sleep 60")
-	cmd.ExtraFiles = []*os.File{w}
+	cmd, _ := unoomCommand(t, "run", "--", "sh", "-c", "exec 3>&- 4>&-; echo ready; sleep 60")
+	cmd.ExtraFiles = []*os.File{w, w} // 3, which the keeper uses itself, and 4
 	out := &lines{}
 	cmd.Stdout = out
 	if err := cmd.Start(); err != nil {

@@ -1,0 +1,330 @@
+"""Applies the supervisor's settings inside the trainers that people use.
+
+Each trainer reports what the script asked for and what is in force. A setting
+is applied only if the product of micro-batch and accumulation stays what the
+script asked for; else it says why not, and the script runs as written.
+"""
+
+import functools
+import os
+
+from . import _events
+
+_force = {"micro": 0, "accum": 0}
+
+
+def _settings():
+    return _events.config().get("settings") or {}
+
+
+def _wanted(micro, accum):
+    """The micro-batch and accumulation to use instead of the script's."""
+    s = _settings()
+    m, a = s.get("micro_batch") or 0, s.get("accumulation") or 1
+    if not m or _events.config().get("template"):
+        return micro, accum
+    if m * a != micro * accum:
+        _events.emit(
+            "not_applied", what="micro_batch", why="%d x %d is not the batch of the script, %d x %d" % (m, a, micro, accum)
+        )
+        return micro, accum
+    return m, a
+
+
+def _say(name, asked, got, **more):
+    _force.update(micro=got[0], accum=got[1])
+    _events.emit(
+        "framework",
+        name=name,
+        micro_batch=got[0],
+        accumulation=got[1],
+        asked_micro_batch=asked[0],
+        asked_accumulation=asked[1],
+        **more,
+    )
+    if asked != got:
+        _events.emit("applied", what="micro_batch", to="%d x %d" % got)
+
+
+def batch_in_force(config):
+    """Micro-batch and its product with the accumulation, 0 where not known."""
+    if _force["micro"]:
+        return _force["micro"], _force["micro"] * max(1, _force["accum"])
+    s = config.get("settings") or {}
+    if config.get("template") and s.get("micro_batch"):
+        return s["micro_batch"], s["micro_batch"] * max(1, s.get("accumulation") or 1)
+    return 0, 0
+
+
+def _wrap(cls, name, make):
+    original = getattr(cls, name)
+    wrapper = functools.wraps(original)(make(original))
+    setattr(cls, name, wrapper)
+
+
+# transformers
+
+
+def transformers_arguments(module):
+    def make(original):
+        def __post_init__(self, *args, **kwargs):
+            try:
+                asked = (self.per_device_train_batch_size, self.gradient_accumulation_steps)
+                got = _wanted(*asked)
+                self.per_device_train_batch_size, self.gradient_accumulation_steps = got
+                if asked != got:
+                    self.deepspeed = _deepspeed_config(getattr(self, "deepspeed", None), got)
+                _say("hf_trainer", asked, got, output_dir=os.path.abspath(self.output_dir or "trainer_output"))
+            except Exception as e:
+                _events.emit("not_applied", what="hf_arguments", why=str(e)[:300])
+            return original(self, *args, **kwargs)
+
+        return __post_init__
+
+    _wrap(module.TrainingArguments, "__post_init__", make)
+
+
+def _deepspeed_config(config, batch):
+    """Explicit numbers in a DeepSpeed file must agree with the arguments."""
+    import json
+
+    if isinstance(config, str) and os.path.exists(config):
+        with open(config) as f:
+            config = json.load(f)
+    if not isinstance(config, dict):
+        return config
+    config = dict(config)
+    for key, value in (("train_micro_batch_size_per_gpu", batch[0]), ("gradient_accumulation_steps", batch[1])):
+        if isinstance(config.get(key), int):
+            config[key] = value
+    return config
+
+
+def transformers_trainer(module):
+    def make_init(original):
+        def __init__(self, model=None, args=None, *more, **kwargs):
+            try:
+                if _settings().get("checkpointing") == "full" and args is not None:
+                    if getattr(model, "supports_gradient_checkpointing", False):
+                        for name in ("activation_checkpointing", "gradient_checkpointing"):
+                            if hasattr(args, name):
+                                setattr(args, name, True)
+                        _events.emit("applied", what="checkpointing", to="full")
+            except Exception as e:
+                _events.emit("not_applied", what="checkpointing", why=str(e)[:300])
+            return original(self, model, args, *more, **kwargs)
+
+        return __init__
+
+    def make_train(original):
+        def train(self, resume_from_checkpoint=None, *args, **kwargs):
+            resume = _settings().get("resume")
+            if resume and not resume_from_checkpoint:
+                resume_from_checkpoint = resume
+            if resume_from_checkpoint:
+                try:
+                    _watch_resume(self, resume_from_checkpoint)
+                except Exception as e:
+                    _events.emit("not_applied", what="resume", why=str(e)[:300])
+            return original(self, resume_from_checkpoint, *args, **kwargs)
+
+        return train
+
+    _wrap(module.Trainer, "__init__", make_init)
+    _wrap(module.Trainer, "train", make_train)
+    state = getattr(module, "TrainerState", None)
+    if state is not None and hasattr(state, "load_from_json"):
+        load = state.load_from_json.__func__
+
+        def load_from_json(cls, path):
+            out = load(cls, path)
+            # Some versions take the old per-device batch from here, the very
+            # one that did not fit.
+            if _settings().get("micro_batch") and not _events.config().get("template"):
+                out.train_batch_size = None
+            return out
+
+        state.load_from_json = classmethod(load_from_json)
+
+
+def _watch_resume(trainer, checkpoint):
+    """Notes where training went on, for the supervisor to check."""
+    import json
+
+    path = checkpoint if isinstance(checkpoint, str) else trainer.args.output_dir
+    state = os.path.join(path, "trainer_state.json")
+    step = 0
+    if os.path.exists(state):
+        with open(state) as f:
+            step = int(json.load(f).get("global_step", 0))
+    _events._state["step_offset"] = step
+    per_step = trainer.args.per_device_train_batch_size * trainer.args.gradient_accumulation_steps
+    world = max(1, getattr(trainer.args, "world_size", 1))
+    _events.emit("resume", path=str(path), step=step, samples=step * per_step * world)
+
+
+# Lightning
+
+
+def lightning_trainer(module):
+    def make_init(original):
+        def __init__(self, *args, **kwargs):
+            self._unoom_asked = kwargs.get("accumulate_grad_batches", 1) or 1
+            s = _settings()
+            if s.get("micro_batch") and not _events.config().get("template"):
+                kwargs["accumulate_grad_batches"] = s.get("accumulation") or 1
+            out = original(self, *args, **kwargs)
+            return out
+
+        return __init__
+
+    def make_fit(original):
+        def fit(self, model, train_dataloaders=None, val_dataloaders=None, datamodule=None, ckpt_path=None, *more, **kwargs):
+            try:
+                source = train_dataloaders if train_dataloaders is not None else datamodule
+                holder = source if hasattr(source, "train_dataloader") else model
+                if source is not None and not hasattr(source, "train_dataloader"):
+                    _resize_lightning(self, source)
+                else:
+                    make = holder.train_dataloader
+
+                    def train_dataloader(*a, **k):
+                        loader = make(*a, **k)
+                        try:
+                            _resize_lightning(self, loader)
+                        except Exception as e:
+                            _events.emit("not_applied", what="lightning", why=str(e)[:300])
+                        return loader
+
+                    holder.train_dataloader = train_dataloader
+                resume = _settings().get("resume")
+                if resume and not ckpt_path:
+                    ckpt_path = resume
+            except Exception as e:
+                _events.emit("not_applied", what="lightning", why=str(e)[:300])
+            return original(self, model, train_dataloaders, val_dataloaders, datamodule, ckpt_path, *more, **kwargs)
+
+        return fit
+
+    _wrap(module.Trainer, "__init__", make_init)
+    _wrap(module.Trainer, "fit", make_fit)
+
+
+def _resize_lightning(trainer, loader):
+    batch = getattr(loader, "batch_size", None)
+    if not isinstance(batch, int):
+        return
+    asked = (batch, trainer._unoom_asked)
+    got = _wanted(*asked)
+    if got != asked:
+        _resize(loader, got[0])
+    trainer.accumulate_grad_batches = got[1]
+    folders = [getattr(c, "dirpath", None) for c in getattr(trainer, "checkpoint_callbacks", [])]
+    root = next((f for f in folders if f), None) or getattr(trainer, "default_root_dir", None)
+    _say("lightning", asked, got, output_dir=os.path.abspath(root) if root else "")
+
+
+def _resize(loader, micro):
+    """Changes the batch of a DataLoader in place: the same samples in the same
+    order, in smaller pieces."""
+    sampler = loader.batch_sampler
+    if sampler is None or not isinstance(getattr(sampler, "batch_size", None), int):
+        raise ValueError("the DataLoader's batches are made by %s" % type(sampler).__name__)
+    sampler.batch_size = micro
+    object.__setattr__(loader, "batch_size", micro)
+
+
+# accelerate
+
+
+def accelerate(module):
+    known = {"accum": 1}
+
+    def make_init(original):
+        def __init__(self, *args, **kwargs):
+            known["accum"] = kwargs.get("gradient_accumulation_steps", 1) or 1
+            plugin = kwargs.get("gradient_accumulation_plugin")
+            if plugin is not None:
+                known["accum"] = getattr(plugin, "num_steps", 1) or 1
+            return original(self, *args, **kwargs)
+
+        return __init__
+
+    def make_loader(original):
+        def prepare_data_loader(self, loader, *args, **kwargs):
+            try:
+                _accelerate_loader(self, loader, known)
+            except Exception as e:
+                _events.emit("not_applied", what="accelerate", why=str(e)[:300])
+            return original(self, loader, *args, **kwargs)
+
+        return prepare_data_loader
+
+    def make_accumulate(original):
+        def accumulate(self, *args, **kwargs):
+            if not known.get("accumulates"):
+                known["accumulates"] = True
+                if known.get("asked"):
+                    _say("accelerate", known["asked"], known["got"])
+            return original(self, *args, **kwargs)
+
+        return accumulate
+
+    _wrap(module.Accelerator, "__init__", make_init)
+    _wrap(module.Accelerator, "prepare_data_loader", make_loader)
+    _wrap(module.Accelerator, "accumulate", make_accumulate)
+
+
+def _accelerate_loader(accelerator, loader, known):
+    """The first DataLoader with the batch that does not fit is the training's.
+
+    Only a script that uses accelerator.accumulate() accumulates; that is noted
+    at its first use, and without it nothing is reported as changeable.
+    """
+    if _force["micro"]:
+        return  # the Trainer uses accelerate itself
+    batch = getattr(loader, "batch_size", None)
+    if not isinstance(batch, int) or known.get("asked"):
+        return
+    asked = (batch, known["accum"])
+    got = _wanted(*asked)
+    if got != asked:
+        _resize(loader, got[0])
+        accelerator.gradient_accumulation_steps = got[1]
+    known.update(asked=asked, got=got)
+
+
+# DeepSpeed
+
+
+def deepspeed(module):
+    def make(original):
+        def initialize(*args, **kwargs):
+            try:
+                config = kwargs.get("config") or kwargs.get("config_params")
+                if isinstance(config, (dict, str)):
+                    micro, accum = _deepspeed_batch(config)
+                    if micro and not _force["micro"]:
+                        got = _wanted(micro, accum)
+                        kwargs["config"] = _deepspeed_config(config, got)
+                        kwargs.pop("config_params", None)
+                        _say("deepspeed", (micro, accum), got)
+            except Exception as e:
+                _events.emit("not_applied", what="deepspeed", why=str(e)[:300])
+            return original(*args, **kwargs)
+
+        return initialize
+
+    module.initialize = functools.wraps(module.initialize)(make(module.initialize))
+
+
+def _deepspeed_batch(config):
+    import json
+
+    if isinstance(config, str):
+        with open(config) as f:
+            config = json.load(f)
+    micro, accum = config.get("train_micro_batch_size_per_gpu"), config.get("gradient_accumulation_steps", 1)
+    if isinstance(micro, int) and isinstance(accum, int):
+        return micro, accum
+    return 0, 0

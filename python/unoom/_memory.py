@@ -1,0 +1,77 @@
+"""Reads the allocator's counters: of CUDA, or of a rehearsal on the CPU."""
+
+import sys
+
+_rehearsal = None
+
+
+class _None:
+    """No accelerator was used: nothing is known, and nothing is claimed."""
+
+    name = "cpu"
+    known = False
+
+    def allocated(self):
+        return 0
+
+    reserved = peak = peak_reserved = retries = ooms = total = free = allocated
+
+    def empty_cache(self):
+        pass
+
+    reset_peak = empty_cache
+
+
+class _Cuda:
+    name = "cuda"
+    known = True
+
+    def __init__(self, torch):
+        self.cuda = torch.cuda
+
+    def allocated(self):
+        return self.cuda.memory_allocated()
+
+    def reserved(self):
+        return self.cuda.memory_reserved()
+
+    def peak(self):
+        return self.cuda.max_memory_allocated()
+
+    def peak_reserved(self):
+        return self.cuda.max_memory_reserved()
+
+    def retries(self):
+        return self.cuda.memory_stats().get("num_alloc_retries", 0)
+
+    def ooms(self):
+        return self.cuda.memory_stats().get("num_ooms", 0)
+
+    def total(self):
+        return self.cuda.mem_get_info()[1]
+
+    def free(self):
+        return self.cuda.mem_get_info()[0]
+
+    def empty_cache(self):
+        self.cuda.empty_cache()
+
+    def reset_peak(self):
+        self.cuda.reset_peak_memory_stats()
+
+
+def current():
+    if _rehearsal is not None:
+        return _rehearsal
+    torch = sys.modules.get("torch")
+    try:
+        if torch is not None and torch.cuda.is_initialized():
+            return _Cuda(torch)
+    except Exception:
+        pass
+    return _None()
+
+
+def rehearse(provider):
+    global _rehearsal
+    _rehearsal = provider
