@@ -82,7 +82,7 @@ func (a *app) run(f runFlags, args []string) error {
 		GlobalBatch: f.globalBatch, MicroBatch: f.microBatch, World: f.world,
 		Limits:    supervise.Limits{MaxRestarts: f.maxRestarts, MinMicro: f.minMicro, Exact: f.exact, Wait: f.wait},
 		ResumeDir: f.resumeDir, Grace: f.grace, PeerGrace: f.peerGrace, Backoff: f.backoff,
-		Strict: f.strict, Fresh: f.fresh, Shim: python.Files,
+		Strict: f.strict, Fresh: f.fresh, Shim: python.Files, ReadLog: readLog,
 		Say: func(id string, args ...any) {
 			fmt.Fprintf(a.Err, "unoom: %s\n", a.msgs.Text(id, args...))
 		},
