@@ -99,7 +99,10 @@ func (p *Predictor) Predict(r workload.Row) (*Case, *memory.Estimate) {
 // find returns the model of a row: from the arguments of its launch, from the
 // catalogue, or from its dimensions where they make exactly the parameters that
 // the row states.
-func (p *Predictor) find(r workload.Row) (*model.Model, error) {
+func (p *Predictor) find(w *workload.Workload, r workload.Row) (*model.Model, error) {
+	if w.Framework == workload.Megatron {
+		return model.FromMegatron(r["model"], megatronVocab(w, r), w.Option)
+	}
 	if e, err := p.Models.Find(r["model"]); err == nil {
 		return e.Model(model.Options{})
 	}
@@ -116,4 +119,23 @@ func (p *Predictor) find(r workload.Row) (*model.Model, error) {
 		}
 	}
 	return nil, &workload.Unanswerable{Why: "the model is not in the catalogue, and its dimensions do not make its parameters in a known form"}
+}
+
+// megatronVocab is the size of the tokenizer's vocabulary, which no argument
+// states.
+func megatronVocab(w *workload.Workload, r workload.Row) int64 {
+	if n := r.Number("vocab"); n > 0 {
+		return n
+	}
+	var n int64
+	switch {
+	case strings.HasPrefix(r["arch_family"], "encoder"):
+		n = 28996 // bert-large-cased, the vocabulary of Megatron's BERT and T5 examples
+	case w.Has("moe-layer-freq") || w.Has("num-experts"):
+		n = 128256
+	default:
+		n = 50257 // GPT-2's
+	}
+	w.Assume("vocab", strconv.FormatInt(n, 10), "no launch argument states the size of the vocabulary")
+	return n
 }

@@ -137,12 +137,11 @@ func play(w *workload.Workload, lib library) (*played, error) {
 	x.item = x.items.id("", "other")
 	x.begin(Load, "load", 0)
 	x.newTape()
-	p, err := newPlayer(x, w, lib)
+	ends, err := run(x, w, lib)
 	if err != nil {
 		return nil, err
 	}
-	p.train(2)
-	out := &played{x: x, reserved: a.PeakReservedBytes(), ends: p.ends}
+	out := &played{x: x, reserved: a.PeakReservedBytes(), ends: ends}
 	for _, s := range x.sections {
 		if s.allocated > out.peak.allocated {
 			out.peak = s
@@ -151,14 +150,26 @@ func play(w *workload.Workload, lib library) (*played, error) {
 	return out, nil
 }
 
-// newPlayer loads the model and prepares the loop for the workload's framework.
-func newPlayer(x *machine, w *workload.Workload, lib library) (*player, error) {
-	p := &player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq, accumulation: int(w.Accumulation), inputsPerToken: 3}
-	p.checkpointed = w.Checkpointing == workload.FullCheckpoint
-	p.cublas = cublasWorkspace(w.GPU)
+// run plays two iterations in the way of the workload's framework: the second
+// has the optimizer's states. It returns what is allocated after each.
+func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 	switch w.Framework {
 	case workload.HFTrainer, workload.PyTorch:
-		return p, p.prepareHF(w)
+		p := &player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq, accumulation: int(w.Accumulation), inputsPerToken: 3}
+		p.checkpointed = w.Checkpointing == workload.FullCheckpoint
+		p.cublas = cublasWorkspace(w.GPU)
+		if err := p.prepareHF(w); err != nil {
+			return nil, err
+		}
+		p.train(2)
+		return p.ends, nil
+	case workload.Megatron:
+		m, err := prepareMegatron(x, w, lib)
+		if err != nil {
+			return nil, err
+		}
+		m.train(2)
+		return m.ends, nil
 	}
 	return nil, &NotModelled{"the framework " + string(w.Framework)}
 }

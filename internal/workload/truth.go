@@ -30,7 +30,7 @@ func cannot(format string, args ...any) error { return &Unanswerable{fmt.Sprintf
 
 // FromRow reads a measured run. find looks a model up by name; what a row does
 // not say is assumed and listed.
-func FromRow(r Row, find func(r Row) (*model.Model, error)) (*Workload, error) {
+func FromRow(r Row, find func(w *Workload, r Row) (*model.Model, error)) (*Workload, error) {
 	w := &Workload{Name: r["model"], Versions: map[string]string{}, Options: map[string]string{}}
 	w.readFramework(r["framework"], r["framework_version"])
 	w.GPU = GPU{Name: r["gpu"]}
@@ -55,7 +55,7 @@ func FromRow(r Row, find func(r Row) (*model.Model, error)) (*Workload, error) {
 	if err := w.readOffload(r["offload"]); err != nil {
 		return nil, err
 	}
-	m, err := find(r)
+	m, err := find(w, r)
 	if err != nil {
 		return nil, err
 	}
