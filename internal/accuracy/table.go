@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"unoom/internal/gpu"
 	"unoom/internal/memory"
 	"unoom/internal/model"
 	"unoom/internal/workload"
@@ -62,6 +63,7 @@ func ReadTable(r io.Reader) ([]workload.Row, error) {
 type Predictor struct {
 	Engine *memory.Engine
 	Models model.Catalogue
+	Cards  gpu.Catalogue
 }
 
 // Predict returns the row's case and the estimate, nil where the row cannot be
@@ -79,6 +81,7 @@ func (p *Predictor) Predict(r workload.Row) (*Case, *memory.Estimate) {
 		c.WhyNot = err.Error()
 		return c, nil
 	}
+	p.card(w)
 	est, err := p.Engine.Estimate(w)
 	if err != nil {
 		c.WhyNot = err.Error()
@@ -94,6 +97,23 @@ func (p *Predictor) Predict(r workload.Row) (*Case, *memory.Estimate) {
 	c.Predicted, c.Low, c.High = e.Mid.GiB(), e.Low.GiB(), e.High.GiB()
 	c.Verdict = Verdict(est.Verdict)
 	return c, est
+}
+
+// card fills in what the table's name of the card says. Where it could be one of
+// several, they agree on all but a few hundred MiB, and the first is taken.
+func (p *Predictor) card(w *workload.Workload) {
+	req, err := p.Cards.Find(w.GPU.Name)
+	if name, ok := errors.AsType[*gpu.NameError](err); ok && len(name.Choices) > 0 {
+		req, err = p.Cards.Find(name.Choices[0])
+	}
+	if err != nil {
+		return
+	}
+	g := workload.FromCard(&req.Card)
+	if w.GPU.Capacity > 0 {
+		g.Capacity = w.GPU.Capacity
+	}
+	w.GPU = g
 }
 
 // find returns the model of a row: from the arguments of its launch, from the

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"unoom/internal/accuracy"
+	"unoom/internal/gpu"
 	"unoom/internal/memory"
 	"unoom/internal/model"
 	"unoom/internal/report/text"
@@ -54,7 +55,11 @@ func (a *app) accuracy(file, out string, all, reasons bool) error {
 	if err != nil {
 		return err
 	}
-	p := &accuracy.Predictor{Engine: engine, Models: models}
+	cards, err := gpu.Published()
+	if err != nil {
+		return err
+	}
+	p := &accuracy.Predictor{Engine: engine, Models: models, Cards: cards}
 	var buf bytes.Buffer
 	w := csv.NewWriter(&buf)
 	w.Write([]string{"id", "predicted_gib", "predicted_reserved_gib", "predicted_device_gib", "verdict", "why_not"})

@@ -46,7 +46,13 @@ type megatron struct {
 	dims                 megatronDims
 	teWork               int64
 	teMade               bool
-	te2                  bool
+	flashPackage         bool // "auto" and "flash" below Hopper take the flash-attention package
+	torchSoftmax         bool
+	dummies              map[int64]int32
+	deferLimit, deferred int
+	waiting              []int32
+	inputGrad            int32
+	optShards            int64 // ranks over which the distributed optimizer divides
 }
 
 // megatronDims are sizes that follow from the workload.
@@ -71,6 +77,19 @@ func prepareMegatron(x *machine, w *workload.Workload, lib library) (*megatron, 
 	m.t, m.c, m.p = w.Parallel.Tensor, w.Parallel.Context, w.Parallel.Pipeline
 	m.sp = w.Parallel.Sequence && m.t > 1
 	m.dp = w.Parallel.Data
+	m.dummies, m.inputGrad = map[int64]int32{}, noStorage
+	m.optShards = m.dp
+	if n, err := strconv.ParseInt(m.option("num-distributed-optimizer-instances"), 10, 64); err == nil && n > 0 {
+		m.optShards = max(m.dp/n, 1)
+	}
+	if w.Has("defer-embedding-wgrad-compute") {
+		m.deferLimit = 1 << 30
+		if n, err := strconv.Atoi(m.option("wgrad-deferral-limit")); err == nil && n > 0 {
+			m.deferLimit = n
+		}
+	}
+	m.flashPackage = w.GPU.Compute < 90
+	m.torchSoftmax = w.Has("no-masked-softmax-fusion")
 	m.te = m.option("transformer-impl") != "local" && m.option("spec") != "local"
 	if err := m.readArguments(); err != nil {
 		return nil, err
@@ -187,13 +206,21 @@ func (m *megatron) layersOf(total int64) [][]int {
 		}
 		return out
 	}
-	// Virtual stages go round the ranks.
+	// Virtual stages go round the ranks. Where the layers do not divide, the
+	// embedding and the loss count as one each
+	// (account-for-embedding-in-pipeline-split).
 	stages := m.p * m.v
-	per := total / stages
+	all, shift := total, int64(0)
+	if total%stages != 0 && (total+2)%stages == 0 {
+		all, shift = total+2, 1
+	}
+	per := all / stages
 	for k := range m.v {
 		stage := k*m.p + m.rnk
 		for i := range per {
-			out[k] = append(out[k], int(stage*per+i))
+			if l := stage*per + i - shift; l >= 0 && l < total {
+				out[k] = append(out[k], int(l))
+			}
 		}
 	}
 	return out
@@ -332,7 +359,7 @@ func (ld *megatronLoader) finish() {
 	undo()
 	defer x.as(OptimizerState, "float32 parameters")()
 	if m.distOpt {
-		x.alloc(f32.size(n / m.dp))
+		x.alloc(f32.size(n / m.optShards))
 		return
 	}
 	if m.residual == f32 {
@@ -350,7 +377,7 @@ func (m *megatron) makeState(ids int) {
 	x := m.x
 	defer x.as(OptimizerState, "optimizer state")()
 	if m.distOpt {
-		n := roundUp(m.params, 128*m.dp) / m.dp
+		n := roundUp(m.params, 128*m.dp) / m.optShards
 		x.alloc(f32.size(n))
 		x.alloc(f32.size(n))
 		return

@@ -36,6 +36,12 @@ func (m *megatron) train(iterations int) {
 				delete(fl, k)
 			}
 		}
+		for _, st := range m.waiting {
+			x.release(st)
+		}
+		m.waiting, m.deferred = nil, 0
+		x.release(m.inputGrad)
+		m.inputGrad = noStorage
 		x.params = x.params[:params]
 		x.begin(Step, "optimizer step", it)
 		if it == 0 {
@@ -112,7 +118,10 @@ func (m *megatron) backward(f *flight, s slot, label string) {
 	x.drop(f.out)
 	x.endTape(outer)
 	if f.leaf >= 0 {
-		x.dropGrad(&x.params[f.leaf])
+		// The loop's variable refers to what is sent until the next backward.
+		x.release(m.inputGrad)
+		m.inputGrad = x.params[f.leaf].grad
+		x.params[f.leaf].grad = noStorage
 		x.drop(f.input)
 	}
 }
@@ -216,8 +225,8 @@ func (m *megatron) normLinear(in tensor, v *vector, w *matrix) tensor {
 			if sp {
 				local = x.make(rows*h, d)
 			}
-			if f.want(3) && !fuse {
-				f.send(3, x.make(w.in*w.out, d))
+			if f.want(3) {
+				m.weightGradient(f, 3, w.in*w.out, d, fuse)
 			}
 			if f.want(4) {
 				f.send(4, x.make(w.out, d))
@@ -274,9 +283,7 @@ func (m *megatron) rowLinear(in tensor, w *matrix) tensor {
 				gathered = x.make(outN, d)
 			}
 			f.send(0, x.make(n, d))
-			if !fuse {
-				f.send(1, x.make(w.in*w.out, d))
-			}
+			m.weightGradient(f, 1, w.in*w.out, d, fuse)
 			x.release(gathered.st)
 		})
 	}
@@ -345,11 +352,17 @@ func (m *megatron) selfAttention(b *block, in tensor) tensor {
 	}
 	if a.Position == model.Rope {
 		q, k = m.rotateMegatron(q, k)
+		// get_qkv_layout copies what is not laid out like the rest.
+		c := x.contiguous(v)
+		x.drop(v)
+		v = c
 	}
 	var ctx tensor
 	switch {
 	case m.unfused:
 		ctx = m.storedScores(q, k, v, h)
+	case m.te && m.flashPackage && m.c == 1:
+		ctx = m.flashAttention(q, k, v, h)
 	default:
 		ctx = x.flash(q, k, v, h)
 	}
@@ -376,6 +389,18 @@ func (m *megatron) rotateMegatron(q, k tensor) (tensor, tensor) {
 	return a, b
 }
 
+// flashAttention is Transformer Engine's FlashAttention: queries, keys and values
+// are brought into the package's layout, and the output back.
+func (m *megatron) flashAttention(q, k, v tensor, h heads) tensor {
+	x := m.x
+	q2, k2, v2 := x.contiguous(q), x.contiguous(k), x.contiguous(v)
+	o := x.flash(q2, k2, v2, h)
+	x.drop(q2, k2, v2)
+	out := x.contiguous(o)
+	x.drop(o)
+	return out
+}
+
 // storedScores is UnfusedDotProductAttention: the fused softmax and the dropped
 // probabilities are kept in 16 bits, and the dropout mask in one byte.
 func (m *megatron) storedScores(q, k, v tensor, h heads) tensor {
@@ -389,8 +414,18 @@ func (m *megatron) storedScores(q, k, v tensor, h heads) tensor {
 	}
 	s := x.batched(q, k, n)
 	x.drop(buffer)
-	probs := m.fusedSoftmax(s)
-	x.drop(s)
+	var probs tensor
+	if m.torchSoftmax {
+		up := x.cast(s, f32)
+		x.drop(s)
+		p := x.softmax(up, f32)
+		x.drop(up)
+		probs = x.cast(p, d)
+		x.drop(p)
+	} else {
+		probs = m.fusedSoftmax(s)
+		x.drop(s)
+	}
 	if m.dropAttn {
 		p := x.dropout(probs, 0.1)
 		x.drop(probs)
@@ -434,6 +469,24 @@ func (m *megatron) activation(t tensor, b *block) tensor {
 	return m.x.op(n, d, []tensor{t}, []tensor{t}, false, func(f *frame) { f.send(0, f.x.make(in, d)) })
 }
 
+// weightGradient sends the gradient of a weight: a tensor that DDP's hook adds
+// to the buffer, or with fusion one dummy for each shape, which stays.
+// Source: TransformerEngine module/base.py, get_dummy_wgrad.
+func (m *megatron) weightGradient(f *frame, i int, n int64, d dtype, fused bool) {
+	x := f.x
+	if !fused {
+		f.send(i, x.make(n, d))
+		return
+	}
+	if _, ok := m.dummies[n]; !ok {
+		undo := x.as(Buffers, "dummy weight gradients")
+		m.dummies[n] = x.alloc(d.size(n))
+		undo()
+	}
+	x.hold(m.dummies[n])
+	f.send(i, gradient{st: m.dummies[n], n: n, dt: d, ok: true})
+}
+
 // head is the final norm, the vocabulary matrix and the loss of every token.
 func (m *megatron) head(h tensor, batch []tensor) tensor {
 	x := m.x
@@ -466,8 +519,16 @@ func (m *megatron) head(h tensor, batch []tensor) tensor {
 				g = l
 			}
 			f.send(0, g)
-			if f.want(1) && !fuse {
-				f.send(1, x.make(w.in*vocab, d))
+			if m.deferred < m.deferLimit {
+				// The gradient of the logits and the input wait for the flush.
+				m.deferred++
+				x.hold(f.g[0].st)
+				x.hold(f.kept[0])
+				m.waiting = append(m.waiting, f.g[0].st, f.kept[0])
+				return
+			}
+			if f.want(1) {
+				m.weightGradient(f, 1, w.in*vocab, d, fuse)
 			}
 		})
 	}
@@ -504,6 +565,12 @@ func (m *megatron) vocabLoss(logits tensor, vocab int64) tensor {
 		})
 	}
 	soft := x.tensor(n, f32)
+	if fused {
+		// The compiled pieces are functional: the exponentials are a new tensor.
+		e := x.tensor(n, f32)
+		x.drop(soft)
+		soft = e
+	}
 	top := x.tensor(rows, f32)
 	topIndex := x.tensor(rows, i64)
 	mask := x.tensor(rows, u8)

@@ -11,7 +11,10 @@ package workload
 import (
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 
+	"unoom/internal/gpu"
 	"unoom/internal/model"
 	"unoom/internal/units"
 )
@@ -223,6 +226,21 @@ type GPU struct {
 	Capacity units.Bytes `json:"capacity_bytes,omitempty"`
 	// Compute is the compute capability, 80 for sm_80; 0: not known.
 	Compute int `json:"compute,omitempty"`
+	// Context is the CUDA context of one process, 0: not known.
+	Context units.Bytes `json:"context_bytes,omitempty"`
+	Vendor  string      `json:"vendor,omitempty"`
+	Link    string      `json:"link,omitempty"` // what joins several cards
+}
+
+// FromCard returns what a run's memory depends on of a card of the catalogue.
+func FromCard(c *gpu.Card) GPU {
+	g := GPU{Name: c.Name, Capacity: c.Total(), Context: c.Context(), Vendor: c.Vendor, Link: c.Link}
+	if major, minor, ok := strings.Cut(c.SM, "."); ok {
+		a, _ := strconv.Atoi(major)
+		b, _ := strconv.Atoi(minor)
+		g.Compute = 10*a + b
+	}
+	return g
 }
 
 // A Workload is one training run.
