@@ -7,24 +7,6 @@ import (
 	"unoom/internal/units"
 )
 
-// end returns where PyTorch's message ends in a squeezed text.
-func (r *torchReader) end(squeezed string) int {
-	text := extent(squeezed)
-	last := 0
-	for _, re := range append(slices.Clone(r.fields), r.device, r.process) {
-		for _, at := range re.FindAllStringIndex(text, 256) {
-			last = max(last, at[1])
-		}
-	}
-	if i := strings.Index(text[last:], "memorymanagement"); i >= 0 && i < 400 {
-		last += i + len("memorymanagement")
-		if close := strings.IndexByte(text[last:], ')'); close >= 0 && close < 160 && strings.HasPrefix(text[last:], "(http") {
-			last += close + 1
-		}
-	}
-	return last
-}
-
 // exactBytes is the count that TensorFlow and XLA put behind a rounded size.
 const exactBytes = `^ ?[a-z]* ?\((?:rounded to )?(\d+) ?b?(?:ytes)?\)`
 
@@ -177,12 +159,12 @@ func (s *scanner) detail(f *Failure, m *message, next int) {
 	}
 	f.Phase = phaseOf(f.Frames, f.Code)
 	f.Where = own(f.Frames)
-	s.readFacts(max(0, m.start-tailFacts), m.start)
+	s.readFacts(max(0, m.start-tailFacts), int64(m.start))
 	if s.at >= 0 {
 		p := s.res.Progress[s.at]
 		f.At = &p
 	}
-	s.readFacts(next, min(len(s.buf), next+tailFacts/2))
+	s.due = max(s.due, s.base+int64(next)+tailFacts/2)
 	if f.Phase == PhaseUnknown && f.At != nil {
 		f.Phase = phaseOfLabel(f.At.Label)
 	}
@@ -303,10 +285,8 @@ func trim(frames []Frame) []Frame {
 
 // readFacts reads settings, progress, memory figures and nvidia-smi rows from
 // the lines of buf[from:to], except what was read before.
-func (s *scanner) readFacts(from, to int) {
-	if done := int(s.factsTo - s.base); from < done {
-		from = min(done, to)
-	}
+func (s *scanner) readFacts(from int, until int64) {
+	from, to := max(from, int(s.factsTo-s.base)), int(until)
 	if from >= to {
 		return
 	}
@@ -374,7 +354,7 @@ func (s *scanner) finish() {
 	if n > 0 && s.buf[n-1] != '\n' {
 		s.res.Lines++
 	}
-	s.readFacts(max(0, n-tailFacts), n)
+	s.readFacts(max(0, n-tailFacts), int64(n))
 	if s.res.Bytes > 0 && float64(s.controls) > 0.005*float64(s.res.Bytes) {
 		s.res.Binary = true
 		s.warn("binary", 0, "")

@@ -95,16 +95,9 @@ func (f Figure) minus(o Figure) Figure {
 // lower-casing logger hides a figure. In it a size is always number + unit.
 const size = `(\d+(?:\.\d+)?)(bytes|[kmgt]?i?b)`
 
-// The forms of PyTorch's message by era; oom-messages §1 of the notes has the
-// originals. Each is anchored to the words around it, so that an interleaved
-// message of another rank cannot lend its figures.
-const (
-	torchHead = `(cuda|hip|xpu|npu|musa|mlu|gpu|gcu|supa|ptpu|hpu|xla)outofmemory\.triedtoallocate` + size
-	torchOld  = `triedtoallocate` + size + `\.?\((?:gpu|npu|musa|mlu|xpu|sdaa|gcu)?(\d+);`
-	torchNew  = `(?:gpu|npu|musa|mlu|xpu)(\d+)hasatotalcapac?i?tyof` + size
-)
-
-// torchField is one quantity of the squeezed message.
+// torchField is one quantity of PyTorch's message, in all its eras; oomlog has
+// no other list of its forms. Each is anchored to the words around it, so that an
+// interleaved message of another rank cannot lend its figures.
 type torchField struct {
 	expr string
 	set  func(f *Figures, v Figure)
@@ -124,12 +117,11 @@ var torchFields = []torchField{
 	{`and` + size + `isreservedbypytorchbutunallocated`, func(f *Figures, v Figure) { f.Cached = v }},
 }
 
-// torchOldFields and the like are compiled on first use by a reader.
+// A torchReader holds the compiled fields.
 type torchReader struct {
 	fields  []*regexp.Regexp
 	device  *regexp.Regexp
 	process *regexp.Regexp
-	tail    *regexp.Regexp
 }
 
 func newTorchReader() *torchReader {
@@ -157,25 +149,39 @@ func extent(squeezed string) string {
 	return squeezed
 }
 
-// read takes the figures of PyTorch's native allocator from a squeezed text.
-func (r *torchReader) read(squeezed string) Figures {
-	f := Figures{Device: -1}
+// longestMessage is more than PyTorch's message has without white space, with a
+// dozen processes in it.
+const longestMessage = 2400
+
+// read takes the figures of PyTorch's native allocator from a squeezed text, and
+// says where the message ends.
+func (r *torchReader) read(squeezed string) (f Figures, end int) {
+	f.Device = -1
 	text := extent(squeezed)
+	text = text[:min(len(text), longestMessage)]
 	for i, re := range r.fields {
-		if m := re.FindStringSubmatch(text); m != nil {
-			torchFields[i].set(&f, readFigure(m[1], m[2], false))
+		if m := re.FindStringSubmatchIndex(text); m != nil {
+			torchFields[i].set(&f, readFigure(text[m[2]:m[3]], text[m[4]:m[5]], false))
+			end = max(end, m[1])
 		}
 	}
-	if m := r.device.FindStringSubmatch(text); m != nil {
-		f.Device = atoi(m[1])
+	if m := r.device.FindStringSubmatchIndex(text); m != nil {
+		f.Device = atoi(text[m[2]:m[3]])
+		end = max(end, m[1])
 	}
-	for _, m := range r.process.FindAllStringSubmatch(text, 256) {
-		if v := readFigure(m[2], m[3], false); !strings.HasPrefix(m[0], "thisprocess") {
-			f.Processes = append(f.Processes, Process{PID: atoi(m[1]), Memory: v})
+	if strings.Contains(text, "process") {
+		for _, m := range r.process.FindAllStringSubmatch(text, 256) {
+			f.Processes = append(f.Processes, Process{PID: atoi(m[1]), Memory: readFigure(m[2], m[3], false)})
+		}
+	}
+	if i := strings.Index(text[end:], "memorymanagement"); i >= 0 && i < 400 {
+		end += i + len("memorymanagement")
+		if close := strings.IndexByte(text[end:], ')'); close >= 0 && close < 160 && strings.HasPrefix(text[end:], "(http") {
+			end += close + 1
 		}
 	}
 	f.complete()
-	return f
+	return f, end
 }
 
 // complete derives the one of reserved, allocated and cached that the message

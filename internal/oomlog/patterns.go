@@ -129,7 +129,7 @@ func table() []pattern {
 			expr: `attempting to (?:allocate|reserve) ([\d.]+)([kmgt]i?b?)(?:[^.]*)\. that was not possible\. there are ([\d.]+)([kmgt]i?b?) free`, figures: tpuFigures},
 		{id: "tf.bfc_warning", class: ClassSecondary, device: "TF", anchors: []string{"this is not a failure"}, on: onBlock},
 		{id: "tf.tensor", class: ClassVRAM, device: "TF", anchors: []string{"oom when allocating tensor"}, on: onBlock,
-			expr: `oom when allocating tensor(?: (?:with shape ?\[([^\]]*)\](?: and type ([\w ]+?))?(?: on \S*?device:(\w+):(\d+))?|of shape ?\[([^\]]*)\]))?`, figures: tensorShape},
+			expr: `oom when allocating tensor(?: (?:with shape ?\[([^\]]*)\](?: and type (\S+))?(?: on \S*?device:(\w+):(\d+))?|of shape ?\[([^\]]*)\]))?`, figures: tensorShape},
 		{id: "tf.bfc", class: ClassVRAM, device: "TF", anchors: []string{"ran out of memory trying to allocate"}, on: onBlock,
 			expr: `ran out of memory trying to allocate ([\d.]+) ?([kmgt]?i?b)`, unless: []string{"not a failure", "performance gains"}, figures: triedSize},
 		{id: "xla.bytes", class: ClassVRAM, device: "XLA", anchors: []string{"out of memory while trying to allocate", "out of memory allocating", "failed to allocate request"}, on: onBlock,
@@ -137,8 +137,6 @@ func table() []pattern {
 			unless: []string{"allocated so far"}, figures: triedSize},
 		{id: "tf.device_alloc", class: ClassVRAM, device: "TF", anchors: []string{"from device: cuda_error_out_of_memory", "from device: cuda_error"}, on: onLine,
 			expr: `failed to alloc(?:ate)? [^(]*\((\d+) ?bytes\)`, figures: triedBytes},
-		{id: "xla.exhausted", class: ClassVRAM, device: "XLA", anchors: []string{"resource_exhausted", "resourceexhausted", "resource exhausted"}, on: onLine,
-			expr: `resource_?exhausted(?:error)?|resource exhausted:`, unless: []string{"device:cpu", "quota", "grpc", "too many requests", "received message larger"}},
 
 		// Engines that check before they allocate.
 		{id: "vllm.cache_blocks", class: ClassEngine, anchors: []string{"memory for the cache blocks"}, on: onLine},
@@ -180,7 +178,9 @@ func table() []pattern {
 		{id: "faiss.oom", class: ClassVRAM, device: "CUDA", anchors: []string{"cudamalloc error out of memory"}, on: onLine, expr: `size (\d+) bytes \(cudamalloc error|cudamalloc error out of memory`, figures: triedBytes},
 		{id: "bitsandbytes.error", class: ClassVRAM, device: "CUDA", anchors: []string{"error out of memory at line"}, on: onLine},
 		{id: "xpu.level_zero", class: ClassVRAM, device: "XPU", anchors: []string{"out_of_device_memory", "ur_result_error_out_of_resources", "out_of_resources"}, on: onLine},
-		{id: "ascend.oom", class: ClassVRAM, device: "NPU", anchors: []string{"eeeeee", "el0004", "failed to allocate memory. possible cause: available memory is insufficient"}, on: onBlock, expr: `el0004|available memory is insufficient`},
+		{id: "ascend.oom", class: ClassVRAM, device: "NPU", anchors: []string{"available memory is insufficient"}, on: onLine},
+		{id: "xla.exhausted", class: ClassVRAM, device: "XLA", anchors: []string{"resource_exhausted", "resourceexhausted", "resource exhausted"}, on: onLine,
+			expr: `resource_?exhausted(?:error)?|resource exhausted:`, unless: []string{"device:cpu", "quota", "grpc", "too many requests", "received message larger"}},
 
 		// Disk and /dev/shm before the general memory words.
 		{id: "shm.bus_error", class: ClassSharedMemory, anchors: []string{"bus error"}, on: onLine, expr: `killed by signal: bus error|unexpected bus error encountered in worker|insufficient shared memory`},
@@ -234,10 +234,10 @@ func table() []pattern {
 			"cuda error (2)", "get_temporary_buffer failed",
 		}, on: onLine, unless: []string{"bytes on host"}},
 		{id: "hip.error_oom", class: ClassVRAM, device: "HIP", anchors: []string{"hip error: out of memory", "hiperroroutofmemory", "hiperrormemoryallocation"}, on: onLine},
-		{id: "torch.bare", class: ClassVRAM, anchors: []string{"out of memory", "outofmemoryerror"}, on: onBlock,
-			expr: `(cuda|hip|xpu|npu|musa|mlu|gpu|mps|vram|device|cudamalloc)(?: is| ran| device)? out of memory|(?:torch|cuda|c10)\S*outofmemoryerror|(?:^|[ :(])outofmemoryerror(?:$|[: )])`},
+		{id: "torch.bare", class: ClassVRAM, anchors: []string{"out of memory", "outofmemoryerror"}, on: onLine,
+			expr: `(cuda|hip|xpu|npu|musa|mlu|gpu|mps|vram|device|cudamalloc)(?: is| ran| device)? out of memory|(?:torch|cuda|c10)\S*outofmemoryerror|(?:^|[ :(])outofmemoryerror(?:$|[: )])`, unless: sourceCode},
 		{id: "bare.out_of_memory", class: ClassVRAM, anchors: []string{"out of memory"}, on: onLine,
-			expr: `^(?:error:? |runtimeerror: )?out of memory[.!]?$|^(?:\w+ ?error|\w+):? out of memory|cuda.{0,120}out of memory|gpu.{0,60}out of memory|out of memory.{0,60}(?:gpu|cuda|device)|oom[: ].{0,40}ran out of memory`, probable: true},
+			expr: `^(?:error:? |runtimeerror: )?out of memory[.!]?$|^(?:\w+ ?error|\w+):? out of memory|cuda.{0,120}out of memory|gpu.{0,60}out of memory|out of memory.{0,60}(?:gpu|cuda|device)|oom[: ].{0,40}ran out of memory`, probable: true, unless: sourceCode},
 		{id: "squeezed.out_of_memory", class: ClassVRAM, anchors: []string{"memory. tried", "of memory. tried"}, on: onSqueezed, expr: `outofmemory\.?triedtoallocate`, figures: torchFigures},
 
 		// Numerical failures that a script may call OOM.
@@ -257,12 +257,25 @@ func table() []pattern {
 	}
 }
 
-// minAnchor is the shortest anchor. A longer one would let the search skip
-// more bytes at a time; "killed" and "error:" need six.
-const minAnchor = 6
+// sourceCode are marks of a line of source that speaks of the error: an import,
+// a handler, a test of the message.
+var sourceCode = []string{"import ", "except ", "isinstance(", " in str(", "print(", "raise ", "logger.", "warnings.warn(", "assert ", " in msg", "return "}
 
-// errorAnchors mark lines that may be the last error of the text.
-var errorAnchors = [...]string{"error:", "exception:", "traceback", "fatal:", "error]", "[error", "segmentation fault", "keyboardinterrupt", "systemexit"}
+// minAnchor is the shortest anchor. The longer it is, the more bytes the search
+// skips at a time. "killed" is shorter and has a search of its own.
+const (
+	minAnchor   = 8
+	shortAnchor = "killed"
+)
+
+// errorAnchors mark lines that may be the last error of the text. Exceptions of
+// other names are found through their traceback.
+var errorAnchors = [...]string{
+	"traceback (most recent", "runtimeerror", "valueerror", "typeerror", "keyerror", "importerror", "attributeerror", "indexerror", "assertionerror",
+	"notfounderror", "connectionerror", "timeouterror", "notimplementederror", "systemerror", "childfailederror", "calledprocesserror", "oserror: ",
+	"ioerror: ", "exception: ", " error: ", "[error] ", "error - ", "fatal error", "segmentation fault", "keyboardinterrupt", "systemexit", "nameerror", "syntaxerror",
+	"zerodivisionerror", "permissionerror", "filenotfound", "floatingpointerror", "recursionerror", "command not found", "core dumped", "cuda error: ",
+}
 
 // compiled is the table with its expressions, compiled on first use, since a
 // text needs few of them.
@@ -271,7 +284,8 @@ type compiled struct {
 	regexps  map[string]*regexp.Regexp
 	search   *search
 	byAnchor [][]int // pattern indices by anchor id, ascending
-	weak     int     // anchors from this id on only mark error lines
+	native   int     // the pattern of PyTorch's allocator
+	killed   int     // the id of shortAnchor; those after it only mark error lines
 	torch    *torchReader
 }
 
@@ -279,8 +293,16 @@ func newTable() *compiled {
 	c := &compiled{patterns: table(), regexps: map[string]*regexp.Regexp{}}
 	ids := map[string]int{}
 	var anchors []string
+	var short []int
 	for i, p := range c.patterns {
+		if p.id == "torch.native" {
+			c.native = i
+		}
 		for _, a := range p.anchors {
+			if a == shortAnchor {
+				short = append(short, i)
+				continue
+			}
 			id, ok := ids[a]
 			if !ok {
 				id = len(anchors)
@@ -291,10 +313,22 @@ func newTable() *compiled {
 			c.byAnchor[id] = append(c.byAnchor[id], i)
 		}
 	}
-	c.weak = len(anchors)
-	anchors = append(anchors, errorAnchors[:]...)
+	c.killed = len(anchors)
+	c.byAnchor = append(c.byAnchor, short)
+	anchors = append(append(anchors, "\x00"+shortAnchor+"\x00"), errorAnchors[:]...)
 	c.search = newSearch(anchors)
 	return c
+}
+
+// weak reports whether an anchor only marks an error line.
+func (c *compiled) weak(id int) bool { return id > c.killed }
+
+// anchor returns the text of an anchor.
+func (c *compiled) anchor(id int) string {
+	if id == c.killed {
+		return shortAnchor
+	}
+	return c.search.anchors[id]
 }
 
 // match returns the groups of a pattern, nil where it does not match.

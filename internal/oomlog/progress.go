@@ -45,11 +45,43 @@ type progressReader struct {
 func newProgressReader() *progressReader {
 	return &progressReader{
 		bar:    regexp.MustCompile(`(\d+)/(\d+) ?\[\d+:\d\d`),
-		epoch:  regexp.MustCompile(`(?i)\bepoch[ :=]*\[?(\d+)(?:[/,\]] ?\[?(\d+)(?:/(\d+))?)?`),
-		step:   regexp.MustCompile(`(?i)\b(?:global_step|global step|step|iteration|iter)s?[ :=\[]+ *(\d+)(?: ?(?:/|of) ?(\d+))?`),
+		epoch:  regexp.MustCompile(`\bepoch[ :=]*\[?(\d+)(?:[/,\]] ?\[?(\d+)(?:/(\d+))?)?`),
+		step:   regexp.MustCompile(`\b(?:global_step|global step|step|iteration|iter)s?[ :=\[]+ *(\d+)(?: ?(?:/|of) ?(\d+))?`),
 		hf:     regexp.MustCompile(`'epoch': ([\d.]+)`),
-		memory: regexp.MustCompile(`(?i)(?:\b(max[_ ]?mem(?:ory)?|mem(?:ory)?(?:[_ ]?(?:allocated|reserved|usage|used|cached))?|allocated|reserved|gpu[_ ]?mem(?:ory)?|vram|peak[_ ]?mem(?:ory)?|rss|cuda_mem|gb_wall|ma|max_ma)\b[^\d\n]{0,24}?)[ :=]+ *([\d.]+) ?(gib|mib|gb|mb|g|m|bytes|b)?\b`),
+		memory: regexp.MustCompile(`(?:\b(max[_ ]?mem(?:ory)?|mem(?:ory)?(?:[_ ]?(?:allocated|reserved|usage|used|cached))?|allocated|reserved|gpu[_ ]?mem(?:ory)?|vram|peak[_ ]?mem(?:ory)?|rss|cuda_mem|gb_wall|ma|max_ma)\b[^\d\n]{0,24}?)[ :=]+ *([\d.]+) ?(gib|mib|gb|mb|g|m|bytes|b)?\b`),
 	}
+}
+
+// memoryWords are in every line that prints memory.
+var memoryWords = [...]string{"mem", "Mem", "MEM", "lloc", "eserved", "RSS", "rss", "VRAM", "vram", "gb_wall", "MA ", "Max_MA"}
+
+// quantities matches memory figures around the words that name them.
+func (r *progressReader) quantities(low string) [][]string {
+	var all [][]string
+	done := 0
+	for _, w := range [...]string{"mem", "alloc", "reserved", "rss", "vram", "gb_wall", "ma "} {
+		if i := strings.Index(low, w); i >= 0 && i+len(w) > done && len(all) < 4 {
+			from, to := max(0, i-10), min(len(low), i+160)
+			all = append(all, r.memory.FindAllStringSubmatch(low[from:to], 4)...)
+			if len(all) > 0 {
+				done = to
+			}
+		}
+	}
+	return all
+}
+
+// find matches an expression on the text from a little before one of the words
+// on, which is much faster than on the whole line.
+func find(re *regexp.Regexp, text string, words ...string) []string {
+	for _, w := range words {
+		if i := strings.Index(text, w); i >= 0 {
+			if m := re.FindStringSubmatch(text[max(0, i-8):min(len(text), i+120)]); m != nil {
+				return m
+			}
+		}
+	}
+	return nil
 }
 
 // read returns the progress that a line shows.
@@ -65,19 +97,23 @@ func (r *progressReader) read(text string, at Source) (Progress, bool) {
 			return p, true
 		}
 	}
-	if m := r.epoch.FindStringSubmatch(text); m != nil {
+	if !strings.Contains(text, "poch") && !strings.Contains(text, "tep") && !strings.Contains(text, "ter") && !strings.Contains(text, "STEP") && !strings.Contains(text, "EPOCH") {
+		return p, false
+	}
+	low := strings.ToLower(text)
+	if m := find(r.epoch, low, "epoch"); m != nil {
 		p.Epoch = float64(number(m[1]))
 		if m[3] != "" {
 			p.Step, p.Total = number(m[2]), number(m[3])
 		}
 	}
-	if m := r.step.FindStringSubmatch(text); m != nil {
+	if m := find(r.step, low, "step", "iter"); m != nil {
 		p.Step = number(m[1])
 		if m[2] != "" {
 			p.Total = number(m[2])
 		}
 	}
-	if m := r.hf.FindStringSubmatch(text); m != nil {
+	if m := find(r.hf, low, "'epoch': "); m != nil {
 		p.Epoch, _ = strconv.ParseFloat(m[1], 64)
 	}
 	return p, p.Step >= 0 || p.Epoch >= 0
@@ -87,8 +123,12 @@ func (r *progressReader) read(text string, at Source) (Progress, bool) {
 func (r *progressReader) sample(text string, at Source) (Sample, bool) {
 	s := Sample{Step: -1, Source: at}
 	ok := false
-	for _, m := range r.memory.FindAllStringSubmatch(text, 8) {
-		name, unit := strings.ToLower(m[1]), m[3]
+	if !containsAny(text, memoryWords[:]) {
+		return s, false
+	}
+	low := strings.ToLower(text)
+	for _, m := range r.quantities(low) {
+		name, unit := m[1], m[3]
 		if unit == "" { // mmengine, torchvision and detectron2 print MB without a unit
 			if !strings.Contains(name, "mem") {
 				continue

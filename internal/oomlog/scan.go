@@ -12,6 +12,7 @@ import (
 // in the window, so a traceback of more than keepBehind bytes loses its start.
 const (
 	windowSize  = 1 << 20
+	firstWindow = 32 << 10  // most texts are a pasted message
 	keepBehind  = 192 << 10 // before the part that is searched
 	keepAhead   = 64 << 10  // after it
 	maxLine     = 16 << 10  // a longer line is read around the place that matters
@@ -20,8 +21,8 @@ const (
 	sampleEvery = 4 << 20   // and from a small piece every so often
 	sampleSize  = 4 << 10
 	maxFailures = 4096
-	maxMisses   = 20000 // lines that an anchor may offer in vain before it is ignored
-	maxDetailed = 256   // failures whose traceback is read
+	maxOffers   = 2000 // lines that an anchor may offer before it is ignored
+	maxDetailed = 256  // failures whose traceback is read
 )
 
 // Scan reads a log of any size and returns what it says of a failure. name is
@@ -34,7 +35,7 @@ func Scan(name string, r io.Reader) (*Result, error) {
 	}
 	s := &scanner{
 		name: name, table: newTable(), frames: newFrameReader(), progress: newProgressReader(), facts: newFactReader(), smi: newSMIReader(),
-		buf: make([]byte, 0, windowSize), misses: map[int]int{}, muted: map[int]bool{}, lastOf: map[string]int{}, at: -1,
+		buf: make([]byte, 0, firstWindow), due: headFacts, offers: map[int]int{}, muted: map[int]bool{}, lastOf: map[string]int{}, at: -1,
 		res: &Result{Names: []string{name}, Encoding: encoding, Attempts: 1},
 	}
 	if err := s.run(text); err != nil {
@@ -65,10 +66,11 @@ type scanner struct {
 	countPos int    // lines are counted up to here …
 	countEnd int    // … and there were this many since buf[0]
 
-	factsTo  int64 // settings are read up to here
+	factsTo  int64 // settings are read up to here …
+	due      int64 // … and are to be read up to here
 	sampled  int64 // last offset of a sample
 	controls int   // control bytes seen
-	misses   map[int]int
+	offers   map[int]int
 	muted    map[int]bool
 	lastOf   map[string]int // index of the last failure of a pattern and writer
 	restart  bool           // a failure was seen, so a restart marker starts an attempt
@@ -82,14 +84,18 @@ type scanner struct {
 func (s *scanner) run(text io.Reader) error {
 	searched, eof := 0, false
 	for !eof {
-		for len(s.buf) < cap(s.buf) {
+		for !eof {
+			if len(s.buf) == cap(s.buf) {
+				if cap(s.buf) == windowSize {
+					break
+				}
+				s.buf = slices.Grow(s.buf, windowSize-len(s.buf))[:len(s.buf):windowSize]
+			}
 			n, err := text.Read(s.buf[len(s.buf):cap(s.buf)])
 			s.buf = s.buf[:len(s.buf)+n]
 			if errors.Is(err, io.EOF) {
 				eof = true
-				break
-			}
-			if err != nil {
+			} else if err != nil {
 				return err
 			}
 		}
@@ -128,27 +134,49 @@ func (s *scanner) region(from, to int) {
 	if s.controls < 1<<20 {
 		s.controls += bytes.Count(s.buf[from:to], []byte{0})
 	}
-	if start := s.base + int64(from); start < headFacts {
-		s.readFacts(from, min(to, from+int(headFacts-start)))
-	} else if start-s.sampled > sampleEvery {
+	if start := s.base + int64(from); start-s.sampled > sampleEvery {
 		s.sampled = start
-		s.readFacts(from, min(to, from+sampleSize))
+		s.due = max(s.due, start+sampleSize)
 	}
+	killed := -1 // where the short anchor is next
 	for pos := from; pos < to; {
 		at, id := s.table.search.next(s.buf, pos, to)
+		if killed < pos {
+			killed = s.nextKilled(pos, to)
+		}
+		if killed < to && (at < 0 || killed < at) {
+			at, id = killed, s.table.killed
+		}
 		if at < 0 {
 			break
 		}
 		switch {
-		case id >= s.table.weak:
-			s.noteError(at)
+		case s.table.weak(id):
+			s.noteError(at, id)
 			pos = at + minAnchor
 		case s.muted[id]:
-			pos = at + minAnchor
+			pos = at + 1
 		default:
-			pos = s.candidate(at, id)
+			line, _ := s.lineBounds(at)
+			s.readDue(from, line) // so that a failure comes after what was before it
+			pos = max(at+1, s.candidate(at, id))
 		}
 	}
+	s.readDue(from, to)
+}
+
+// readDue reads the settings of buf[from:to], as far as they are due.
+func (s *scanner) readDue(from, to int) {
+	s.readFacts(from, min(int64(to), s.due-s.base))
+}
+
+// nextKilled returns where "Killed", as shells print it, is next in
+// buf[from:to], or to.
+func (s *scanner) nextKilled(from, to int) int {
+	if i := bytes.Index(s.buf[from:to], []byte("Killed")); i >= 0 {
+		return from + i
+	}
+	return to
 }
 
 // lineBounds returns the line around a place, at most maxLine bytes to either
@@ -220,9 +248,22 @@ func (s *scanner) warn(code string, at int, detail string) {
 }
 
 // noteError remembers the line of an anchor that only says that something went
-// wrong.
-func (s *scanner) noteError(at int) {
+// wrong; of a traceback, the line that ends it.
+func (s *scanner) noteError(at, anchor int) {
 	start, end := s.lineBounds(at)
+	if strings.HasPrefix(s.table.anchor(anchor), "traceback") {
+		from, to := start, end
+		for range traceLines {
+			var ok bool
+			if from, to, ok = s.nextLine(to); !ok {
+				break
+			}
+			if l := readLine(s.buf[from:min(to, from+400)]); l.text != "" && l.indent == 0 && len(s.frames.read(l.text, Source{})) == 0 {
+				start, end = from, to
+				break
+			}
+		}
+	}
 	s.errLine = append(s.errLine[:0], s.buf[start:min(end, start+2000)]...)
 	src := s.source(start)
 	s.errAt, s.errNum = src.Offset, src.Line
@@ -243,6 +284,10 @@ type message struct {
 // candidate reads the message at an anchor, records it if a pattern matches,
 // and returns where to go on.
 func (s *scanner) candidate(at, anchor int) int {
+	if s.offers[anchor]++; s.offers[anchor] > maxOffers {
+		s.muted[anchor] = true
+		s.warn("too_many", at, s.table.anchor(anchor))
+	}
 	m := s.message(at, anchor)
 	for _, i := range s.candidates(anchor, m) {
 		p := &s.table.patterns[i]
@@ -259,12 +304,7 @@ func (s *scanner) candidate(at, anchor int) int {
 		}
 		return s.record(m, p, groups)
 	}
-	s.misses[anchor]++
-	if s.misses[anchor] > maxMisses {
-		s.muted[anchor] = true
-		s.warn("too_many", m.start, s.table.search.anchors[anchor])
-	}
-	return at + minAnchor
+	return at + 1
 }
 
 // candidates returns the patterns that have one of the anchors of the line (and
@@ -279,13 +319,16 @@ func (s *scanner) candidates(anchor int, m *message) []int {
 		}
 		pos = at
 		for id := range s.table.search.at(text, at) {
-			if id >= s.table.weak {
+			if s.table.weak(id) {
 				continue
 			}
 			for _, i := range s.table.byAnchor[id] {
 				list = insert(list, i)
 			}
 		}
+	}
+	if strings.Contains(m.low, "memory") && strings.Contains(m.squeezed, "triedtoallocate") { // wrapped before its figures
+		list = insert(list, s.table.native)
 	}
 	return list
 }
@@ -317,7 +360,7 @@ var continues = [...]string{"total capacity", "total capacty", "already allocate
 func (s *scanner) message(at, anchor int) *message {
 	m := &message{}
 	m.start, m.end = s.lineBounds(at)
-	anchorText := s.table.search.anchors[anchor]
+	anchorText := s.table.anchor(anchor)
 	for i, c := range continues {
 		if anchorText != c {
 			continue
@@ -399,14 +442,15 @@ func stops(l, first line) bool {
 // record adds the failure that a pattern found and returns where the search
 // goes on: behind the message.
 func (s *scanner) record(m *message, p *pattern, groups []string) int {
-	used := 1
+	var used int
 	f := Failure{Pattern: p.id, Class: p.class, Source: s.source(m.start), Rank: m.rank, Attempt: s.res.Attempts - 1, Device: p.device, Certain: !p.probable, Figures: Figures{Device: -1}}
 	if p.figures == torchFigures {
 		if s.table.torch == nil {
 			s.table.torch = newTorchReader()
 		}
-		f.Figures = s.table.torch.read(m.squeezed)
-		used = m.linesOf(s.table.torch.end(m.squeezed))
+		var end int
+		f.Figures, end = s.table.torch.read(m.squeezed)
+		used = m.linesOf(end)
 	} else {
 		used = s.table.readGroups(p, groups, m, &f.Figures)
 	}
@@ -417,7 +461,7 @@ func (s *scanner) record(m *message, p *pattern, groups []string) int {
 	if p.figures == tensorShape && len(groups) > 3 && groups[3] == "cpu" {
 		f.Class, f.Device = ClassHost, "CPU"
 	}
-	if f.Device == "" {
+	if f.Device == "" && f.Class.IsOOM() {
 		f.Device = deviceOf(m.squeezed)
 	}
 	if p.id == "torch.native" {

@@ -31,6 +31,9 @@ type smiReader struct {
 	named  string
 }
 
+// smiNames are in the rows that name a card.
+var smiNames = [...]string{"NVIDIA", "Tesla", "GeForce", "Quadro", "RTX", "TITAN", "A100", "H100", "GRID"}
+
 func newSMIReader() *smiReader {
 	return &smiReader{
 		name:   regexp.MustCompile(`^\|?\s*(\d+)\s+((?:NVIDIA|Tesla|GeForce|Quadro|RTX|TITAN|A100|H100|GRID)[^|]*?)\s+(?:On|Off|WDDM|TCC|N/A)?\s*(?:\||$)`),
@@ -42,7 +45,15 @@ func newSMIReader() *smiReader {
 
 // read takes the rows of the table from a line.
 func (r *smiReader) read(res *Result, text string, at Source) {
-	if !strings.Contains(text, "MiB") && !strings.Contains(text, "|") && (text == "" || text[0] < '0' || text[0] > '9') {
+	if text == "" || text[0] != '|' && (text[0] < '0' || text[0] > '9') && text[0] != 'N' {
+		return
+	}
+	if !strings.Contains(text, "MiB") {
+		if containsAny(text, smiNames[:]) {
+			if m := r.name.FindStringSubmatch(text); m != nil {
+				r.last, r.named = atoi(m[1]), m[2]
+			}
+		}
 		return
 	}
 	if m := r.holder.FindStringSubmatch(text); m != nil && len(res.Holders) < 256 {
@@ -52,8 +63,5 @@ func (r *smiReader) read(res *Result, text string, at Source) {
 	if m := r.memory.FindStringSubmatch(text); m != nil && len(res.Cards) < 64 {
 		res.Cards = append(res.Cards, Card{r.last, r.named, readFigure(m[1], "mib", false), readFigure(m[2], "mib", false), at})
 		return
-	}
-	if m := r.name.FindStringSubmatch(text); m != nil {
-		r.last, r.named = atoi(m[1]), m[2]
 	}
 }
