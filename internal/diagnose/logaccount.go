@@ -69,6 +69,17 @@ func logAccount(f *oomlog.Figures) *account.Account {
 			add(account.OutsideOrOther, rest, 0)
 		}
 	}
+	// The figures are rounded apart, so the sum may miss by their precision. The
+	// difference goes to the one part that is itself a difference; what the
+	// message prints stays as it is printed.
+	if rest != 0 && max(rest, -rest) <= within {
+		for i := range parts {
+			if p := &parts[i]; p.Kind == account.Outside && this.Known && p.Bytes+rest >= 0 {
+				p.Bytes += rest
+				break
+			}
+		}
+	}
 	a := account.Balance(max(f.Device, 0), f.Capacity.Bytes, within, parts)
 	return &a
 }
