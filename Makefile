@@ -31,3 +31,7 @@ fuzz:
 
 score:
 	@$(GO) run ./tools/score -corpus $(CORPUS)
+
+# Reading speed and memory against python3, and replay speed.
+bench:
+	@$(GO) run ./tools/bench

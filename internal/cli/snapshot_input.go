@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 
-	"unoom/internal/pickle"
 	"unoom/internal/snapshot"
 )
 
@@ -34,25 +33,18 @@ func (a *app) readSnapshot(name string) (*snapshot.Snapshot, error) {
 	}
 	s, err := snapshot.Read(in, size)
 	if err != nil {
-		return nil, snapshotHint(fmt.Errorf("%s: %w", name, err))
+		return nil, a.snapshotHint(fmt.Errorf("%s: %w", name, err))
 	}
 	return s, nil
 }
 
 // snapshotHint adds what to do about a file that is no snapshot.
-func snapshotHint(err error) error {
-	const want = "want a file written by torch.cuda.memory._dump_snapshot"
-	syntax, isSyntax := errors.AsType[*pickle.SyntaxError](err)
-	_, isFormat := errors.AsType[*snapshot.FormatError](err)
-	switch {
-	case isSyntax && syntax.Fault == pickle.Forbidden:
-		return withHint(err, "unoom reads data and runs nothing; "+want)
-	case isSyntax && syntax.Fault == pickle.Truncated:
-		return withHint(err, "the file was cut short: copy it again, or dump it again")
-	case isSyntax, isFormat:
-		return withHint(err, want)
+func (a *app) snapshotHint(err error) error {
+	m := snapshot.MistakeOf(err)
+	if m == snapshot.NoMistake {
+		return err
 	}
-	return err
+	return withHint(err, a.msgs.Text("snapshot.hint."+string(m)))
 }
 
 // snapshotWarnings translates the oddities of a file for --json.

@@ -28,6 +28,9 @@ const maxMarks = 10_000
 // near it.
 const maxText = 64 << 20
 
+// maxKeys is how many texts are known as possible keys: keys come early.
+const maxKeys = 1 << 12
+
 // machine is the state of one pickle being read.
 type machine struct {
 	src   *source
@@ -35,20 +38,43 @@ type machine struct {
 	build Builder
 	size  int64 // of the whole input, -1 if not known
 
-	stack  []Value
-	marks  []int
-	fence  int // the stack may not be popped below: the last mark, or 0
-	memo   []Value
-	memoed int // entries of memo that are set
-	runs   *runs
-	proto  int
+	stack   []Value
+	marks   []int
+	fence   int // the stack may not be popped below: the last mark, or 0
+	memo    []packed
+	memoCol Column
+	memoed  int // entries of memo that are set
+	// memoFree is how long memo may get before put has to look at it: it has
+	// the capacity and is paid for.
+	memoFree int
+	short    [1 << shortBits]shortText
+	// lastShape is that of the last dict; see record.
+	lastShape *Shape
+	memoOf    []int32 // one more than the memo entry of a text that may be a key
+	runs      *runs
+	proto     int
 }
+
+// shortText is a text of less than shortLimit bytes, with its length in the
+// lowest byte of word.
+type shortText struct {
+	word uint64
+	text Value
+}
+
+const (
+	shortLimit = 7
+	shortBits  = 6
+)
+
+func shortSlot(word uint64) uint64 { return word * 0x9e3779b97f4a7c15 >> (64 - shortBits) }
 
 // Decode reads one pickle from r into h by way of b and returns its root and
 // the protocol. size is the length of the input if it is known, else -1: with it lengths
 // that run past the end are refused at once. Zeros may follow the pickle.
 func Decode(r io.Reader, size int64, h *Heap, b Builder) (root Value, protocol int, err error) {
-	m := &machine{src: newSource(r), heap: h, build: b, size: size, runs: newRuns()}
+	h.Expect(size)
+	m := &machine{src: newSource(r, size), heap: h, build: b, size: size, runs: newRuns()}
 	root, err = m.run()
 	return root, m.proto, err
 }
@@ -70,6 +96,10 @@ func (m *machine) built(offset int64, err error) error {
 }
 
 // run executes opcodes until STOP.
+//
+// The stack is kept in local variables here, values above sp being garbage, and
+// put back into m around every call that uses it: this loop is where the time
+// goes.
 func (m *machine) run() (Value, error) {
 	pos, err := m.src.refill(0)
 	if err != nil {
@@ -81,8 +111,10 @@ func (m *machine) run() (Value, error) {
 	if m.src.buf[0] != opProto {
 		return 0, m.begin(m.src.buf[0])
 	}
-	m.stack = make([]Value, 0, 4096)
+	m.stack = make([]Value, 0, 512)
 	buf := m.src.buf
+	stack, sp := m.stack[:cap(m.stack)], 0
+	memo := m.memo
 	for {
 		if m.src.end-pos < slack {
 			if pos > m.src.end {
@@ -93,10 +125,12 @@ func (m *machine) run() (Value, error) {
 			}
 			m.heap.Allow(m.src.base + int64(m.src.end))
 		}
-		if len(m.stack)+2 > cap(m.stack) {
+		if sp+2 > len(stack) {
+			m.stack = stack[:sp]
 			if err := m.growStack(); err != nil {
 				return 0, m.built(m.src.base+int64(pos), err)
 			}
+			stack = m.stack[:cap(m.stack)]
 		}
 		at := pos
 		op := buf[pos]
@@ -105,25 +139,30 @@ func (m *machine) run() (Value, error) {
 		case opBinGet:
 			i := int(buf[pos])
 			pos++
-			if i >= len(m.memo) || m.memo[i] == 0 {
+			if i >= len(memo) || memo[i] == 0 {
 				return 0, m.missing(at, i, pos)
 			}
-			m.stack = append(m.stack, m.memo[i])
+			stack[sp] = m.heap.unpack(memo[i])
+			sp++
 		case opLongBinGet:
 			i := int(binary.LittleEndian.Uint32(buf[pos:]))
 			pos += 4
-			if i >= len(m.memo) || m.memo[i] == 0 {
+			if i >= len(memo) || memo[i] == 0 {
 				return 0, m.missing(at, i, pos)
 			}
-			m.stack = append(m.stack, m.memo[i])
+			stack[sp] = m.heap.unpack(memo[i])
+			sp++
 		case opBinInt1:
-			m.stack = append(m.stack, Make(KindInt, uint64(buf[pos])))
+			stack[sp] = Make(KindInt, uint64(buf[pos]))
+			sp++
 			pos++
 		case opBinInt2:
-			m.stack = append(m.stack, Make(KindInt, uint64(binary.LittleEndian.Uint16(buf[pos:]))))
+			stack[sp] = Make(KindInt, uint64(binary.LittleEndian.Uint16(buf[pos:])))
+			sp++
 			pos += 2
 		case opBinInt:
-			m.stack = append(m.stack, Make(KindInt, uint64(int64(int32(binary.LittleEndian.Uint32(buf[pos:]))))))
+			stack[sp] = Make(KindInt, uint64(int64(int32(binary.LittleEndian.Uint32(buf[pos:])))))
+			sp++
 			pos += 4
 		case opLong1:
 			n := int(buf[pos])
@@ -132,24 +171,43 @@ func (m *machine) run() (Value, error) {
 				if err != nil {
 					return 0, err
 				}
-				m.stack = append(m.stack, v)
+				stack[sp] = v
+				sp++
 				pos = after
 				continue
 			}
 			x := int64(0)
 			if n > 0 {
 				// n bytes, sign extended: shift the rest of the eight out.
-				x = int64(binary.LittleEndian.Uint64(buf[pos+1:])<<(64-8*n)) >> (64 - 8*n)
+				shift := uint(64-8*n) & 63
+				x = int64(binary.LittleEndian.Uint64(buf[pos+1:])<<shift) >> shift
 			}
-			m.stack = append(m.stack, Make(KindInt, uint64(x)))
+			stack[sp] = Make(KindInt, uint64(x))
+			sp++
 			pos += 1 + n
+		case opMemoize:
+			if sp == m.fence {
+				return 0, m.underflow(at, "MEMOIZE")
+			}
+			if v := stack[sp-1]; m.memoed == len(memo) && len(memo) < m.memoFree && v.Kind() != KindStr {
+				memo = append(memo, m.heap.pack(v))
+				m.memoed++
+				continue
+			}
+			m.memo = memo
+			if err := m.put(at, m.memoed, stack[sp-1]); err != nil {
+				return 0, err
+			}
+			memo = m.memo
 		case opMark:
-			if next := buf[pos]; (next == opBinGet || next == opLongBinGet) && len(m.stack) > m.fence {
-				if top := m.stack[len(m.stack)-1]; top.Kind() == KindList {
+			if next := buf[pos]; (next == opBinGet || next == opLongBinGet) && sp > m.fence {
+				if top := stack[sp-1]; top.Kind() == KindList {
+					m.stack, m.memo = stack[:sp], memo
 					var done bool
 					if pos, done, err = m.references(top, pos); err != nil {
 						return 0, err
 					}
+					stack = m.stack[:cap(m.stack)]
 					if done {
 						continue
 					}
@@ -159,43 +217,74 @@ func (m *machine) run() (Value, error) {
 			if len(m.marks) == maxMarks {
 				return 0, m.fail(m.src.base+int64(at), Malformed, "nested more than %d deep", maxMarks)
 			}
-			m.marks = append(m.marks, len(m.stack))
-			m.fence = len(m.stack)
-		case opMemoize:
-			if len(m.stack) == m.fence {
-				return 0, m.underflow(at, "MEMOIZE")
+			m.marks = append(m.marks, sp)
+			m.fence = sp
+		case opEmptyDict:
+			v, err := m.heap.NewContainer(KindDict)
+			if err != nil {
+				return 0, m.built(m.src.base+int64(at), err)
 			}
-			if err := m.put(at, m.memoed, m.stack[len(m.stack)-1]); err != nil {
+			m.stack, m.memo = stack[:sp], memo
+			if pos, err = m.record(v, pos); err != nil {
 				return 0, err
 			}
-		case opEmptyDict, opEmptyList, opEmptyTuple:
-			kind := KindDict
-			if op == opEmptyList {
-				kind = KindList
-			} else if op == opEmptyTuple {
+			stack, sp, memo = m.stack[:cap(m.stack)], len(m.stack), m.memo
+		case opEmptyList, opEmptyTuple:
+			kind := KindList
+			if op == opEmptyTuple {
 				kind = KindTuple
 			}
 			v, err := m.heap.NewContainer(kind)
 			if err != nil {
 				return 0, m.built(m.src.base+int64(at), err)
 			}
-			m.stack = append(m.stack, v)
+			stack[sp] = v
+			sp++
+		case opShortUnicode:
+			if n := buf[pos]; n < shortLimit {
+				// Short texts are mostly one that was just there.
+				word := binary.LittleEndian.Uint64(buf[pos:]) & (1<<(8*(uint(n)+1)) - 1)
+				cached := &m.short[shortSlot(word)]
+				if cached.word == word && cached.text != 0 && pos+1+int(n) <= m.src.end {
+					stack[sp] = cached.text
+					sp++
+					pos += 1 + int(n)
+					continue
+				}
+				m.stack = stack[:sp]
+				if pos, err = m.text(m.src.base+int64(at), pos+1, uint64(n)); err != nil {
+					return 0, err
+				}
+				sp++
+				*cached = shortText{word, stack[sp-1]}
+				continue
+			}
+			m.stack = stack[:sp]
+			if pos, err = m.text(m.src.base+int64(at), pos+1, uint64(buf[pos])); err != nil {
+				return 0, err
+			}
+			sp++
+		case opSetItems, opAppends:
+			m.stack = stack[:sp]
+			if err := m.fill(op, at); err != nil {
+				return 0, err
+			}
+			sp = len(m.stack)
 		case opStop:
 			if pos > m.src.end {
 				return 0, m.truncated()
 			}
+			m.stack = stack[:sp]
 			return m.stop(at, pos)
 		default:
 			if pos > m.src.end {
 				return 0, m.truncated()
 			}
+			m.stack, m.memo = stack[:sp], memo
 			if pos, err = m.seldom(op, at, pos); err != nil {
 				return 0, err
 			}
-		case opSetItems, opAppends:
-			if err := m.fill(op, at); err != nil {
-				return 0, err
-			}
+			stack, sp, memo = m.stack[:cap(m.stack)], len(m.stack), m.memo
 		}
 	}
 }
@@ -227,8 +316,6 @@ func (m *machine) seldom(op byte, at, pos int) (int, error) {
 		}
 		m.stack = append(m.stack, v)
 		pos = after
-	case opShortUnicode:
-		return m.text(offset, pos+1, uint64(buf[pos]))
 	case opBinUnicode:
 		return m.text(offset, pos+4, uint64(binary.LittleEndian.Uint32(buf[pos:])))
 	case opBinUnicode8:
@@ -325,11 +412,16 @@ func (m *machine) references(list Value, pos int) (after int, done bool, err err
 	if m.heap.objs[list.Payload()] != 0 {
 		return pos, false, nil
 	}
+	if v, n := m.runs.expect(m.src.buf[pos:m.src.end]); v != 0 {
+		m.heap.objs[list.Payload()] = m.heap.pack(v)
+		return pos + n + 1, true, nil
+	}
 	end := m.runEnd(pos)
 	if end >= m.src.end-slack && !m.src.eof {
-		if pos, err = m.src.refill(pos); err != nil {
+		if pos, err = m.src.refill(pos - 1); err != nil { // the MARK stays
 			return 0, false, err
 		}
+		pos++
 		m.heap.Allow(m.src.base + int64(m.src.end))
 		end = m.runEnd(pos)
 	}
@@ -339,7 +431,7 @@ func (m *machine) references(list Value, pos int) (after int, done bool, err err
 	raw := m.src.buf[pos:end]
 	known, hash := m.runs.find(raw)
 	if known != 0 {
-		m.heap.objs[list.Payload()] = known
+		m.heap.objs[list.Payload()] = m.heap.pack(known)
 		return end + 1, true, nil
 	}
 	base := len(m.stack)
@@ -361,7 +453,7 @@ func (m *machine) references(list Value, pos int) (after int, done bool, err err
 				return 0, false, m.built(m.src.base+int64(at), err)
 			}
 		}
-		m.stack = append(m.stack, m.memo[i])
+		m.stack = append(m.stack, m.heap.unpack(m.memo[i]))
 	}
 	offset := m.src.base + int64(end)
 	err = m.heap.Fill(m.build, list, m.stack[base:])
@@ -369,7 +461,7 @@ func (m *machine) references(list Value, pos int) (after int, done bool, err err
 	if err != nil {
 		return 0, false, m.built(offset, err)
 	}
-	if made := m.heap.objs[list.Payload()]; made.Kind() >= KindUser {
+	if made := m.heap.unpack(m.heap.objs[list.Payload()]); made.Kind() >= KindUser {
 		if err := m.heap.Charge(m.runs.add(raw, hash, made)); err != nil {
 			return 0, false, m.built(offset, err)
 		}
@@ -418,7 +510,14 @@ func (m *machine) fill(op byte, at int) error {
 	case op == opSetItems && len(items)%2 != 0:
 		return m.fail(offset, Malformed, "a key without a value")
 	}
-	err := m.heap.Fill(m.build, target, items)
+	var err error
+	if op == opSetItems && m.heap.objs[target.Payload()] == 0 && len(items) > 0 {
+		s := m.heap.shapeOf(items)
+		m.learn(s)
+		err = m.heap.fillNew(m.build, target, s, items)
+	} else {
+		err = m.heap.Fill(m.build, target, items)
+	}
 	m.stack = m.stack[:mark]
 	return m.built(offset, err)
 }
@@ -447,27 +546,41 @@ func (m *machine) unmark() {
 
 // put stores v as memo entry i.
 func (m *machine) put(at, i int, v Value) error {
+	if i == len(m.memo) && i < m.memoFree && v.Kind() != KindStr {
+		m.memo = append(m.memo, m.heap.pack(v))
+		m.memoed++
+		return nil
+	}
 	offset := m.src.base + int64(at)
 	// Picklers count up from 0, so that an index never exceeds the bytes read.
 	if int64(i) > offset {
 		return m.fail(offset, Malformed, "memo entry %d is out of all proportion", i)
 	}
-	if i >= cap(m.memo) {
-		more := max(1024, i+1-cap(m.memo), cap(m.memo)/2)
-		if err := m.heap.Charge(8 * more); err != nil {
-			return m.built(offset, err)
-		}
-		m.memo = append(make([]Value, 0, cap(m.memo)+more), m.memo...)
-	}
 	if i >= len(m.memo) {
+		if i >= m.memoFree {
+			const ahead = 1024
+			if err := m.heap.Charge(4 * (i + ahead - m.memoFree)); err != nil {
+				return m.built(offset, err)
+			}
+			if i+ahead > cap(m.memo) {
+				m.memo = append(make([]packed, 0, max(i+ahead, m.memoCol.Room(m.heap, len(m.memo)))), m.memo...)
+			}
+			m.memoFree = i + ahead
+		}
 		m.memo = m.memo[:i+1] // zeroed by make, and never shortened
 	}
 	if m.memo[i] == 0 {
 		m.memoed++
-	} else if m.memo[i] != v {
-		m.runs.reset() // what is known of runs with this entry no longer holds
+	} else if m.heap.unpack(m.memo[i]) != v {
+		m.forget()
 	}
-	m.memo[i] = v
+	if id := int(v.Payload()); v.Kind() == KindStr && id < maxKeys && i < math.MaxInt32 {
+		for len(m.memoOf) <= id {
+			m.memoOf = append(m.memoOf, 0)
+		}
+		m.memoOf[id] = int32(i + 1)
+	}
+	m.memo[i] = m.heap.pack(v)
 	return nil
 }
 
@@ -536,7 +649,12 @@ func (m *machine) growStack() error {
 	return nil
 }
 
-// stop ends the pickle: one value must be left, and only zeros may follow.
+// maxPadding is how many zeros may follow a pickle; torch's HTML pages have up
+// to three.
+const maxPadding = 4096
+
+// stop ends the pickle: one value must be left, and only zeros may follow. The
+// value is returned also where something else follows.
 func (m *machine) stop(at, pos int) (Value, error) {
 	offset := m.src.base + int64(at)
 	if len(m.marks) > 0 || len(m.stack) != 1 {
@@ -546,8 +664,8 @@ func (m *machine) stop(at, pos int) (Value, error) {
 	m.memo, m.stack, m.runs = nil, nil, nil
 	for {
 		for pos < m.src.end {
-			if m.src.buf[pos] != 0 {
-				return 0, m.fail(m.src.base+int64(pos), Malformed, "something follows the end of the pickle")
+			if m.src.buf[pos] != 0 || m.src.base+int64(pos) > offset+maxPadding {
+				return root, m.fail(m.src.base+int64(pos), Malformed, "something follows the end of the pickle")
 			}
 			pos++
 		}
@@ -617,6 +735,8 @@ func (m *machine) wanted(op byte, pos int) string {
 				return printable(module + "." + name)
 			}
 		}
+	case opPersID, opBinPersID:
+		return "a persistent id"
 	case opGlobal, opInst:
 		text := m.src.buf[min(pos, m.src.end):min(pos+longest, m.src.end)]
 		lines, start := make([]string, 0, 2), 0

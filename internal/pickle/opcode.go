@@ -43,6 +43,8 @@ const (
 	opGlobal        = 'c'
 	opInst          = 'i'
 	opStackGlobal   = 0x93
+	opPersID        = 'P'
+	opBinPersID     = 'Q'
 	highestProtocol = 5
 )
 
@@ -72,9 +74,9 @@ func refusal(op byte) (Fault, string) {
 		return Forbidden, "EXT2"
 	case 0x84:
 		return Forbidden, "EXT4"
-	case 'P':
+	case opPersID:
 		return Forbidden, "PERSID"
-	case 'Q':
+	case opBinPersID:
 		return Forbidden, "BINPERSID"
 	case 0x97:
 		return Forbidden, "NEXT_BUFFER"

@@ -10,29 +10,62 @@ import (
 // quarters of a snapshot; equal stacks have equal bytes.
 type runs struct {
 	seed  maphash.Seed
-	slots []run
-	count int
+	slots []int32 // by hash: index of known, 0 for a free slot
+	known []run   // known[0] is not used
 	bytes []byte
+	// What followed the last two runs before is likely to follow them again:
+	// training repeats itself.
+	guess []int32
+	last  [2]int32
 }
 
 type run struct {
 	hash     uint64
 	off, len uint32
-	value    Value // 0: the slot is free
+	value    Value
 }
+
+const guessBits = 13
 
 // maxRunBytes bounds what is kept, so that offsets fit 32 bits. A full table is
 // started anew.
 const maxRunBytes = 1 << 30
 
 func newRuns() *runs {
-	return &runs{seed: maphash.MakeSeed(), slots: make([]run, 1024)}
+	return &runs{seed: maphash.MakeSeed(), slots: make([]int32, 256), known: make([]run, 1)}
 }
 
 func (t *runs) reset() {
-	if t.count > 0 {
-		*t = runs{seed: t.seed, slots: make([]run, 1024)}
+	if len(t.known) > 1 {
+		*t = *newRuns()
 	}
+}
+
+func (t *runs) guessAt() *int32 {
+	if t.guess == nil {
+		t.guess = make([]int32, 1<<guessBits)
+	}
+	return &t.guess[(uint32(t.last[0])*0x9e3779b1^uint32(t.last[1])*0x85ebca6b)>>(32-guessBits)]
+}
+
+// follow notes that run i came next.
+func (t *runs) follow(i int32) {
+	*t.guessAt() = i
+	t.last = [2]int32{t.last[1], i}
+}
+
+// expect returns the value and the length of the run at the start of data, if
+// it is the one that is likely to come now and APPENDS follows. Equal bytes have
+// equal opcodes, so that the end need not be looked for.
+func (t *runs) expect(data []byte) (Value, int) {
+	i := *t.guessAt()
+	r := &t.known[i]
+	n := int(r.len)
+	if i == 0 || n >= len(data) || data[n] != opAppends || !bytes.Equal(t.bytes[r.off:int(r.off)+n], data[:n]) {
+		return 0, 0
+	}
+	t.last = [2]int32{t.last[1], i}
+	return r.value, n
 }
 
 // find returns the value of a run, 0 if it is new, and its hash for add.
@@ -40,12 +73,13 @@ func (t *runs) find(raw []byte) (Value, uint64) {
 	hash := maphash.Bytes(t.seed, raw)
 	mask := uint64(len(t.slots) - 1)
 	for i := hash & mask; ; i = (i + 1) & mask {
-		s := &t.slots[i]
-		if s.value == 0 {
+		n := t.slots[i]
+		if n == 0 {
 			return 0, hash
 		}
-		if s.hash == hash && bytes.Equal(t.bytes[s.off:s.off+s.len], raw) {
-			return s.value, hash
+		if r := &t.known[n]; r.hash == hash && bytes.Equal(t.bytes[r.off:r.off+r.len], raw) {
+			t.follow(n)
+			return r.value, hash
 		}
 	}
 }
@@ -56,27 +90,25 @@ func (t *runs) add(raw []byte, hash uint64, v Value) int {
 	if len(t.bytes)+len(raw) > maxRunBytes {
 		t.reset()
 	}
-	before := cap(t.bytes) + 24*len(t.slots)
-	if 2*t.count >= len(t.slots) {
-		old := t.slots
-		t.slots = make([]run, 2*len(old))
-		for _, s := range old {
-			if s.value != 0 {
-				t.place(s)
-			}
+	before := cap(t.bytes) + 24*cap(t.known) + 4*len(t.slots)
+	if 2*len(t.known) >= len(t.slots) {
+		t.slots = make([]int32, 2*len(t.slots))
+		for i := range t.known[1:] {
+			t.place(int32(i + 1))
 		}
 	}
-	t.place(run{hash, uint32(len(t.bytes)), uint32(len(raw)), v})
+	t.known = append(t.known, run{hash, uint32(len(t.bytes)), uint32(len(raw)), v})
+	t.place(int32(len(t.known) - 1))
+	t.follow(int32(len(t.known) - 1))
 	t.bytes = append(t.bytes, raw...)
-	t.count++
-	return cap(t.bytes) + 24*len(t.slots) - before
+	return cap(t.bytes) + 24*cap(t.known) + 4*len(t.slots) - before
 }
 
-func (t *runs) place(s run) {
+func (t *runs) place(n int32) {
 	mask := uint64(len(t.slots) - 1)
-	i := s.hash & mask
-	for t.slots[i].value != 0 {
+	i := t.known[n].hash & mask
+	for t.slots[i] != 0 {
 		i = (i + 1) & mask
 	}
-	t.slots[i] = s
+	t.slots[i] = n
 }

@@ -22,9 +22,17 @@ type source struct {
 	eof  bool
 }
 
-func newSource(r io.Reader) *source {
-	return &source{r: r, buf: make([]byte, window+slack)}
+// newSource returns a source that holds all of a small input at once.
+func newSource(r io.Reader, size int64) *source {
+	n := window
+	if size >= 0 && size < window {
+		n = int(size) + 1 // one more, so that its end is noticed
+	}
+	return &source{r: r, buf: make([]byte, n+slack)}
 }
+
+// window is how much data fits.
+func (s *source) window() int { return len(s.buf) - slack }
 
 // refill drops what is before pos, reads more, and returns the new pos.
 func (s *source) refill(pos int) (int, error) {
@@ -33,9 +41,14 @@ func (s *source) refill(pos int) (int, error) {
 	}
 	s.base += int64(pos)
 	s.end = copy(s.buf, s.buf[pos:s.end])
-	for s.end < window && !s.eof {
-		n, err := s.r.Read(s.buf[s.end:window])
+	for idle := 0; s.end < s.window() && !s.eof; {
+		n, err := s.r.Read(s.buf[s.end:s.window()])
 		s.end += n
+		if n > 0 {
+			idle = 0
+		} else if idle++; idle > 100 {
+			return 0, io.ErrNoProgress
+		}
 		if errors.Is(err, io.EOF) {
 			s.eof = true
 		} else if err != nil {
@@ -53,7 +66,7 @@ func (s *source) take(pos int, n uint64) (data []byte, after int, ok bool, err e
 	if pos <= s.end && n <= uint64(s.end-pos) {
 		return s.buf[pos : pos+int(n)], pos + int(n), true, nil
 	}
-	if n <= window {
+	if n <= uint64(s.window()) {
 		if pos, err = s.refill(pos); err != nil {
 			return nil, 0, false, err
 		}

@@ -11,7 +11,7 @@ import (
 // is no object.
 type Value uint64
 
-// A Kind is the type of a Value.
+// A Kind is the type of a Value. A Builder has kinds KindUser to KindUser+14.
 type Kind uint8
 
 // The kinds. Those from KindUser up are a Builder's own.
@@ -60,15 +60,54 @@ type Heap struct {
 	ids     map[string]uint32
 	floats  []float64
 	wides   [][]byte // two's complement, little endian
-	objs    []Value  // by container id: nothing, kindRaw, or a Builder's value
+	objs    []packed // by container id: nothing, kindRaw, or a Builder's value
+	objsCol Column
 	raws    [][]Value
+	wide    []Value // what does not fit a packed
+	shapes  []*Shape
 	held    int64
 	budget  int64
+	read    int64 // bytes of input so far
+	size    int64 // of the input, -1 if not known
+}
+
+// packed is a Value in four bytes, of which a heap and the memo hold millions:
+// five bits for the kind, the rest for the payload or, if it is larger, for
+// where the whole Value is.
+type packed uint32
+
+const (
+	packedBits = 27
+	packedMask = 1<<packedBits - 1
+	packedWide = 31 // KindUser + 15, which no Builder uses
+)
+
+func (h *Heap) unpack(p packed) Value {
+	code := Value(p >> packedBits)
+	if code == packedWide {
+		return h.wide[p&packedMask]
+	}
+	// 16 and up stand for KindUser, which is 64, and up.
+	return (code&15|code&16<<2)<<payloadBits | Value(p&packedMask)
+}
+
+func (h *Heap) pack(v Value) packed {
+	if v.Payload() > packedMask {
+		return h.packWide(v)
+	}
+	k := packed(v.Kind())
+	return (k&15|k>>2&16)<<packedBits | packed(v.Payload())
+}
+
+func (h *Heap) packWide(v Value) packed {
+	h.held += 8
+	h.wide = append(h.wide, v)
+	return packedWide<<packedBits | packed(len(h.wide)-1)
 }
 
 // NewHeap returns an empty heap.
 func NewHeap() *Heap {
-	h := &Heap{ids: map[string]uint32{}, budget: baseBudget}
+	h := &Heap{ids: map[string]uint32{}, budget: baseBudget, size: -1}
 	h.Intern(nil) // id 0 is the empty string
 	return h
 }
@@ -91,7 +130,35 @@ func (h *Heap) Charge(n int) error {
 }
 
 // Allow lets the heap grow in proportion to read bytes of input.
-func (h *Heap) Allow(read int64) { h.budget = baseBudget + budgetPerByte*read }
+func (h *Heap) Allow(read int64) {
+	h.read = read
+	h.budget = baseBudget + budgetPerByte*read
+}
+
+// Expect says how long the input is, -1 if that is not known.
+func (h *Heap) Expect(size int64) { h.size = size }
+
+// A Column tells how far a growing slice should grow: to what the whole input
+// will need if it goes on as it did. Growing step by step would hold every entry
+// twice while it moves. Memory that is never filled is never touched, so that
+// only what is filled needs to be charged for.
+type Column struct {
+	n    int // at the last growth
+	read int64
+}
+
+// Room returns the capacity that a full column of n entries should grow to.
+func (c *Column) Room(h *Heap, n int) int {
+	const least = 1024
+	enough := max(1<<20, h.size/64) // bytes over which the rate is trusted
+	room := n + max(least, n/2)
+	if span := h.read - c.read; h.size > h.read && span >= enough {
+		rate := float64(n-c.n) / float64(span)
+		room = n + least + int(rate*float64(h.size-h.read)*1.15)
+	}
+	c.n, c.read = n, h.read
+	return max(room, n+least+n/16)
+}
 
 // stringOverhead is about what one interned string costs beside its bytes: the
 // header, the map's key and value.
@@ -217,6 +284,18 @@ func (h *Heap) NewInt(n int64) (Value, error) {
 	return h.newWide(le)
 }
 
+// NewUint returns the Value of n.
+func (h *Heap) NewUint(n uint64) (Value, error) {
+	if n < 1<<(payloadBits-1) {
+		return Make(KindInt, n), nil
+	}
+	le := make([]byte, 9)
+	for i := range 8 {
+		le[i] = byte(n >> (8 * i))
+	}
+	return h.newWide(le)
+}
+
 // NewFloat returns the Value of f.
 func (h *Heap) NewFloat(f float64) (Value, error) {
 	if err := h.Charge(8); err != nil {
@@ -251,11 +330,11 @@ func (h *Heap) newWide(le []byte) (Value, error) {
 
 // NewContainer returns a new, empty KindList, KindDict or KindTuple.
 func (h *Heap) NewContainer(k Kind) (Value, error) {
+	if h.held += 4; h.held > h.budget {
+		return 0, errBomb
+	}
 	if len(h.objs) == cap(h.objs) {
-		if err := h.Charge(8 * max(64, len(h.objs)/2)); err != nil {
-			return 0, err
-		}
-		h.objs = append(make([]Value, 0, len(h.objs)+max(64, len(h.objs)/2)), h.objs...)
+		h.objs = append(make([]packed, 0, h.objsCol.Room(h, len(h.objs))), h.objs...)
 	}
 	h.objs = append(h.objs, 0)
 	return Make(k, uint64(len(h.objs)-1)), nil
@@ -265,7 +344,7 @@ func (h *Heap) NewContainer(k Kind) (Value, error) {
 // not a container or the Builder did not take it.
 func (h *Heap) Resolve(v Value) Value {
 	if k := v.Kind(); k == KindDict || k == KindList || k == KindTuple {
-		if o := h.objs[v.Payload()]; o.Kind() >= KindUser {
+		if o := h.unpack(h.objs[v.Payload()]); o.Kind() >= KindUser {
 			return o
 		}
 	}
@@ -276,7 +355,7 @@ func (h *Heap) Resolve(v Value) Value {
 // dict in turn, that no Builder took. It is nil for anything else.
 func (h *Heap) Items(v Value) []Value {
 	if k := v.Kind(); k == KindDict || k == KindList || k == KindTuple {
-		if o := h.objs[v.Payload()]; o.Kind() == kindRaw {
+		if o := h.unpack(h.objs[v.Payload()]); o.Kind() == kindRaw {
 			return h.raws[o.Payload()]
 		}
 	}
@@ -306,7 +385,7 @@ func (h *Heap) Fill(b Builder, v Value, items []Value) error {
 		return nil
 	}
 	at := v.Payload()
-	was := h.objs[at]
+	was := h.unpack(h.objs[at])
 	if was.Kind() == kindRaw {
 		n := was.Payload()
 		old := cap(h.raws[n])
@@ -320,7 +399,10 @@ func (h *Heap) Fill(b Builder, v Value, items []Value) error {
 	case KindList:
 		made, took, err = b.List(was, items)
 	case KindDict:
-		made, took, err = b.Dict(was, items)
+		if was == 0 {
+			return h.fillNew(b, v, h.shapeOf(items), items)
+		}
+		return errChanged
 	default:
 		made, took, err = b.Tuple(items)
 	}
@@ -328,14 +410,50 @@ func (h *Heap) Fill(b Builder, v Value, items []Value) error {
 	case err != nil:
 		return err
 	case took:
-		h.objs[at] = made
+		h.objs[at] = h.pack(made)
 		return nil
 	case was != 0:
 		return errChanged
 	}
+	return h.keep(v, items)
+}
+
+// fillNew adds items to a dict that has none yet.
+func (h *Heap) fillNew(b Builder, dict Value, s *Shape, items []Value) error {
+	made, took, err := b.Dict(s, items)
+	if err != nil {
+		return err
+	}
+	if took {
+		h.objs[dict.Payload()] = h.pack(made)
+		return nil
+	}
+	return h.keep(dict, items)
+}
+
+// keep holds the items of a container as they are.
+func (h *Heap) keep(v Value, items []Value) error {
+	if err := h.Charge(8*len(items) + 24); err != nil {
+		return err
+	}
 	h.raws = append(h.raws, append([]Value(nil), items...))
-	h.objs[at] = Make(kindRaw, uint64(len(h.raws)-1))
-	return h.Charge(8*len(items) + 24)
+	h.objs[v.Payload()] = h.pack(Make(kindRaw, uint64(len(h.raws)-1)))
+	return nil
+}
+
+// Reduce gives a dict that no builder took, because it was filled key by key, to
+// the builder once more. It returns what v stands for.
+func (h *Heap) Reduce(b Builder, v Value) (Value, error) {
+	v = h.Resolve(v)
+	items := h.Items(v)
+	if v.Kind() != KindDict || items == nil {
+		return v, nil
+	}
+	made, took, err := b.Dict(h.shapeOf(items), items)
+	if !took {
+		made = v
+	}
+	return made, err
 }
 
 // A Builder turns containers into something smaller while the input is read, so
@@ -343,11 +461,11 @@ func (h *Heap) Fill(b Builder, v Value, items []Value) error {
 //
 // Each method is given the items of one container and returns what replaces it,
 // a Value of a kind from KindUser up, or false to have the heap keep the items.
-// Containers may come in batches: was is then what the earlier items were
-// turned into, else 0. What was returned once must never change: other
+// Lists may come in batches: was is then what the earlier items were turned
+// into, else 0. What was returned once must never change: other
 // containers may hold it. items is valid only during the call.
 type Builder interface {
 	List(was Value, items []Value) (Value, bool, error)
-	Dict(was Value, items []Value) (Value, bool, error)
+	Dict(s *Shape, items []Value) (Value, bool, error)
 	Tuple(items []Value) (Value, bool, error)
 }

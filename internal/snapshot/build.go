@@ -37,7 +37,6 @@ type builder struct {
 	lastMeta    [2]uint32
 	lastMetaID  uint32
 	fields      fieldTable
-	shapes      []*shape
 	events      eventColumns
 	blocks      []Block
 	segments    []builtSegment
@@ -84,22 +83,13 @@ func (b *builder) List(was pickle.Value, items []pickle.Value) (pickle.Value, bo
 	return 0, false, nil
 }
 
-// reduced returns what an item was turned into. Dicts that were filled key by
-// key reach us only here.
+// reduced returns what an item was turned into.
 func (b *builder) reduced(v pickle.Value) (pickle.Value, error) {
 	r := b.h.Resolve(v)
 	if r.Kind() != pickle.KindDict {
 		return r, nil
 	}
-	items := b.h.Items(r)
-	if items == nil {
-		return r, nil
-	}
-	made, took, err := b.Dict(0, items)
-	if !took {
-		return r, err
-	}
-	return made, err
+	return b.h.Reduce(b, r)
 }
 
 func (b *builder) stackList(was pickle.Value, items []pickle.Value) (pickle.Value, bool, error) {
@@ -209,11 +199,8 @@ func (b *builder) pool(id PoolID) (uint32, error) {
 }
 
 // Dict implements pickle.Builder.
-func (b *builder) Dict(was pickle.Value, items []pickle.Value) (pickle.Value, bool, error) {
-	if was != 0 {
-		return 0, false, nil
-	}
-	s := b.shapeOf(items)
+func (b *builder) Dict(keys *pickle.Shape, items []pickle.Value) (pickle.Value, bool, error) {
+	s := b.shapeOf(keys)
 	switch s.kind {
 	case kindEvent:
 		return b.event(s, items)
@@ -235,52 +222,52 @@ func errType(dict string, f field, want string) error {
 }
 
 func (b *builder) event(s *shape, items []pickle.Value) (pickle.Value, bool, error) {
-	const what = "trace entry"
 	var e alloc.Event
-	var meta [2]uint32
-	var forward, category uint32
-	for i, f := range s.fields {
-		v := items[2*i+1]
-		ok, want := true, "a whole number"
-		switch f {
-		case fieldAction:
-			var id uint32
-			if id, ok = pickle.StrID(v); !ok {
-				return 0, false, errType(what, f, "a text")
-			}
-			e.Action = b.action(id)
-			if e.Action == alloc.Unknown {
-				b.warnings.count("unknown_action", "trace", b.h.Strings()[id])
-			}
-		case fieldAddr, fieldDeviceFree:
-			e.Addr, ok = b.h.Uint(v)
-		case fieldSize:
-			e.Size, ok = b.h.Int(v)
-		case fieldStream:
-			e.Stream, ok = b.stream(v)
-		case fieldTimeUs:
-			e.TimeUs, ok = b.h.Int(v)
-		case fieldFrames:
-			e.Stack, ok = b.stackOf(v)
-			want = "a list of frames"
-		case fieldForwardFrames:
-			forward, ok = b.stackOf(v)
-			want = "a list of texts"
-		case fieldCompileContext:
-			meta[1], ok = b.textOf(v)
-			want = "a text"
-		case fieldUserMetadata:
-			meta[0], ok = b.textOf(v)
-			want = "a text"
-		case fieldCategory:
-			category, ok = b.textOf(v)
-			want = "a text"
-		case fieldPoolID:
-			e.Pool, ok = b.poolOf(v)
-			want = "a pair of whole numbers"
+	at := &s.at
+	id, ok := pickle.StrID(items[at.action])
+	if !ok {
+		return 0, false, errEvent(fieldAction, "a text")
+	}
+	if e.Action = b.action(id); e.Action == alloc.Unknown {
+		b.warnings.count("unknown_action", "trace", b.h.String(id))
+	}
+	if at.addr >= 0 {
+		if e.Addr, ok = b.h.Uint(items[at.addr]); !ok {
+			return 0, false, errEvent(fieldAddr, "a whole number")
 		}
-		if !ok {
-			return 0, false, errType(what, f, want)
+	}
+	if e.Size, ok = b.h.Int(items[at.size]); !ok {
+		return 0, false, errEvent(fieldSize, "a whole number")
+	}
+	if at.stream >= 0 {
+		if e.Stream, ok = b.stream(items[at.stream]); !ok {
+			return 0, false, errEvent(fieldStream, "a whole number")
+		}
+	}
+	if at.time >= 0 {
+		if e.TimeUs, ok = b.h.Int(items[at.time]); !ok {
+			return 0, false, errEvent(fieldTimeUs, "a whole number")
+		}
+	}
+	if at.frames >= 0 {
+		if e.Stack, ok = b.stackOf(items[at.frames]); !ok {
+			return 0, false, errEvent(fieldFrames, "a list of frames")
+		}
+	}
+	if at.pool >= 0 {
+		if e.Pool, ok = b.poolOf(items[at.pool]); !ok {
+			return 0, false, errEvent(fieldPoolID, "a pair of whole numbers")
+		}
+	}
+	var meta [2]uint32
+	if at.user >= 0 {
+		if meta[0], ok = b.textOf(items[at.user]); !ok {
+			return 0, false, errEvent(fieldUserMetadata, "a text")
+		}
+	}
+	if at.compile >= 0 {
+		if meta[1], ok = b.textOf(items[at.compile]); !ok {
+			return 0, false, errEvent(fieldCompileContext, "a text")
 		}
 	}
 	if meta != b.lastMeta {
@@ -291,9 +278,22 @@ func (b *builder) event(s *shape, items []pickle.Value) (pickle.Value, bool, err
 		b.lastMeta, b.lastMetaID = meta, id
 	}
 	e.Meta = b.lastMetaID
-	row, err := b.events.add(b.h, e, forward, category)
+	var forward, category uint32
+	if at.forward >= 0 {
+		if forward, ok = b.stackOf(items[at.forward]); !ok {
+			return 0, false, errEvent(fieldForwardFrames, "a list of texts")
+		}
+	}
+	if at.category >= 0 {
+		if category, ok = b.textOf(items[at.category]); !ok {
+			return 0, false, errEvent(fieldCategory, "a text")
+		}
+	}
+	row, err := b.events.add(b.h, &e, forward, category)
 	return pickle.Make(kindEvent, uint64(row)), true, err
 }
+
+func errEvent(f field, want string) error { return errType("trace entry", f, want) }
 
 // meta interns what the program said about an event, given as text ids.
 func (b *builder) meta(key [2]uint32) (uint32, error) {

@@ -9,14 +9,10 @@ import (
 	"unoom/internal/pickle"
 )
 
-// chunkEvents is how many events are allocated at once: a growing slice would
-// hold every event twice while it moves.
-const chunkEvents = 1 << 14
-
 // eventColumns holds all events in the order in which they were read.
 type eventColumns struct {
-	chunks   [][]alloc.Event
-	n        int
+	all      []alloc.Event
+	col      pickle.Column
 	forward  []uint32 // empty until an event has one
 	category []uint32
 }
@@ -24,23 +20,19 @@ type eventColumns struct {
 // eventBytes is the size of an alloc.Event.
 const eventBytes = 48
 
-func (c *eventColumns) add(h *pickle.Heap, e alloc.Event, forward, category uint32) (int, error) {
-	if c.n%chunkEvents == 0 {
-		if err := h.Charge(chunkEvents * eventBytes); err != nil {
-			return 0, err
-		}
-		c.chunks = append(c.chunks, make([]alloc.Event, 0, chunkEvents))
-	}
-	last := &c.chunks[len(c.chunks)-1]
-	*last = append(*last, e)
-	if err := put(h, &c.forward, c.n, forward); err != nil {
+func (c *eventColumns) add(h *pickle.Heap, e *alloc.Event, forward, category uint32) (int, error) {
+	if err := h.Charge(eventBytes); err != nil {
 		return 0, err
 	}
-	if err := put(h, &c.category, c.n, category); err != nil {
+	n := len(c.all)
+	if n == cap(c.all) {
+		c.all = append(make([]alloc.Event, 0, c.col.Room(h, n)), c.all...)
+	}
+	c.all = append(c.all, *e)
+	if err := put(h, &c.forward, n, forward); err != nil {
 		return 0, err
 	}
-	c.n++
-	return c.n - 1, nil
+	return n, put(h, &c.category, n, category)
 }
 
 // put stores v at index i of a sparse column.
@@ -58,26 +50,16 @@ func put(h *pickle.Heap, column *[]uint32, i int, v uint32) error {
 	return nil
 }
 
-func (c *eventColumns) at(i int) alloc.Event { return c.chunks[i/chunkEvents][i%chunkEvents] }
-
-// cut copies the rows of a device out.
+// cut returns the rows of a device.
 func (c *eventColumns) cut(list rows) (events []alloc.Event, forward, category []uint32) {
-	n := list.len()
-	if n == 0 {
-		return nil, nil, nil
-	}
-	events = make([]alloc.Event, 0, n)
-	if list.ids == nil {
-		for i := list.from; i < list.to; {
-			chunk := c.chunks[i/chunkEvents]
-			from := i % chunkEvents
-			to := min(len(chunk), from+list.to-i)
-			events = append(events, chunk[from:to]...)
-			i += to - from
+	switch {
+	case list.ids == nil:
+		events = c.all[list.from:list.to:list.to]
+	default:
+		events = make([]alloc.Event, len(list.ids))
+		for i, row := range list.ids {
+			events[i] = c.all[row]
 		}
-	}
-	for _, i := range list.ids {
-		events = append(events, c.at(i))
 	}
 	return events, column(c.forward, list), column(c.category, list)
 }

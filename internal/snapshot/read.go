@@ -1,45 +1,11 @@
 package snapshot
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"strconv"
 
 	"unoom/internal/pickle"
 )
-
-// A FormatError says that a file was read but holds no snapshot, or a broken
-// one.
-type FormatError struct {
-	Where string // "device_traces[1]", "" for the whole
-	Msg   string
-}
-
-func (e *FormatError) Error() string {
-	if e.Where == "" {
-		return e.Msg
-	}
-	return e.Where + ": " + e.Msg
-}
-
-// Read reads one snapshot. size is the length of the input, -1 if it is not
-// known. The errors are *pickle.SyntaxError, *FormatError, or what r returns.
-func Read(r io.Reader, size int64) (*Snapshot, error) {
-	in := bufio.NewReaderSize(r, 64<<10)
-	h := pickle.NewHeap()
-	b := newBuilder(h)
-	root, protocol, err := pickle.Decode(in, size, h, b)
-	if err != nil {
-		return nil, err
-	}
-	s, err := b.finish(root)
-	if err != nil {
-		return nil, err
-	}
-	s.Form = Form{Container: "pickle", Protocol: protocol, Bytes: size}
-	return s, nil
-}
 
 // finish makes the snapshot of what was built.
 func (b *builder) finish(root pickle.Value) (*Snapshot, error) {
@@ -50,7 +16,7 @@ func (b *builder) finish(root pickle.Value) (*Snapshot, error) {
 	} else {
 		top, ok := b.findTop(root, 0)
 		if !ok {
-			return nil, &FormatError{Msg: "this holds no segments and no device_traces, so it is not a memory snapshot"}
+			return nil, b.notASnapshot(root)
 		}
 		if err := b.takeTop(s, top); err != nil {
 			return nil, err
@@ -61,6 +27,28 @@ func (b *builder) finish(root pickle.Value) (*Snapshot, error) {
 	s.Texts = b.texts
 	s.Texts.strings = b.h.Strings()
 	return s, nil
+}
+
+// notASnapshot says what a file that was read holds instead.
+func (b *builder) notASnapshot(root pickle.Value) error {
+	root = b.h.Resolve(root)
+	e := &FormatError{Msg: "this holds no segments and no device_traces, so it is not a memory snapshot", Mistake: NotASnapshot}
+	if _, ok := b.h.Get(root, "traceEvents"); ok {
+		e.Mistake = ProfilerTrace
+		return e
+	}
+	// export_memory_timeline writes [times, sizes] or rows of four numbers.
+	rows := b.h.Items(root)
+	if root.Kind() != pickle.KindList || len(rows) == 0 {
+		return e
+	}
+	first := b.h.Items(b.h.Resolve(rows[0]))
+	if len(first) > 0 {
+		if _, number := b.h.Int(first[0]); number && (len(rows) == 2 || len(first) == 4) {
+			e.Mistake = MemoryTimeline
+		}
+	}
+	return e
 }
 
 // maxWrap is how deep in dicts, lists and tuples of the user's own a snapshot
@@ -102,7 +90,7 @@ func (b *builder) takeTop(s *Snapshot, top pickle.Value) error {
 		case "segments":
 			list, ok := b.rowsOf(v, kindSegment)
 			if !ok {
-				return &FormatError{"segments", "not a list of segments"}
+				return &FormatError{"segments", "not a list of segments", Damaged}
 			}
 			s.Segments = nil
 			b.takeSegments(s, list)
@@ -180,13 +168,13 @@ func (b *builder) takeTraces(s *Snapshot, v pickle.Value) error {
 		return nil
 	}
 	if k := v.Kind(); k != pickle.KindList && k != pickle.KindTuple {
-		return &FormatError{where, "not a list with one list for each device"}
+		return &FormatError{where, "not a list with one list for each device", Damaged}
 	}
 	s.Traces = []Trace{}
 	for device, it := range b.h.Items(v) {
 		list, ok := b.rowsOf(it, kindEvent)
 		if !ok {
-			return &FormatError{where + "[" + strconv.Itoa(device) + "]", "not a list of trace entries"}
+			return &FormatError{where + "[" + strconv.Itoa(device) + "]", "not a list of trace entries", Damaged}
 		}
 		s.Traces = append(s.Traces, b.trace(device, list))
 	}

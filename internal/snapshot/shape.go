@@ -99,50 +99,49 @@ func (t *fieldTable) get(h *pickle.Heap, key pickle.Value) field {
 	return f
 }
 
-// A shape is a sequence of keys and what dicts that have it are. A snapshot has
-// about ten, so that a dict is recognised by comparing its keys to those of one
-// before.
+// A shape is what dicts with a certain sequence of keys are.
 type shape struct {
-	keys   []pickle.Value
 	fields []field
 	kind   pickle.Kind // kindEvent …, 0 for any other dict
+	at     eventAt
 }
 
-// maxShapes bounds the search in hostile files.
-const maxShapes = 64
+// eventAt is where the values of a trace entry's fields are, -1 for none.
+type eventAt struct {
+	action, addr, size, stream, time, compile, user, frames, forward, category, pool int
+}
 
-// shapeOf returns the shape of a dict given as keys and values in turn.
-func (b *builder) shapeOf(items []pickle.Value) *shape {
-next:
-	for i, s := range b.shapes {
-		if 2*len(s.keys) != len(items) {
-			continue
-		}
-		for j, k := range s.keys {
-			if items[2*j] != k {
-				continue next
-			}
-		}
-		if i > 0 { // the next dict is probably like this one
-			b.shapes[i], b.shapes[i-1] = b.shapes[i-1], s
-		}
+// shapeOf returns what dicts with these keys are.
+func (b *builder) shapeOf(keys *pickle.Shape) *shape {
+	if s, ok := keys.Tag.(*shape); ok {
 		return s
 	}
 	s := &shape{}
-	for i := 0; i < len(items); i += 2 {
-		s.keys = append(s.keys, items[i])
-		s.fields = append(s.fields, b.fields.get(b.h, items[i]))
+	for _, k := range keys.Keys {
+		s.fields = append(s.fields, b.fields.get(b.h, k))
 	}
+	keys.Tag = s
 	s.kind = kindOf(s.fields)
 	b.seen.note(s)
-	if len(b.shapes) < maxShapes {
-		b.shapes = append(b.shapes, s)
-		if s.kind != 0 {
-			for i, f := range s.fields {
-				if key, isText := b.h.Str(s.keys[i]); f == fieldUnknown && isText {
-					b.warnings.add("unknown_key", kindName(s.kind), fmt.Sprintf("key %q is not known and not read", key))
-				}
+	if s.kind == 0 {
+		return s
+	}
+	last := func(fields ...field) int {
+		for i := len(s.fields) - 1; i >= 0; i-- { // the last of equal keys counts
+			if slices.Contains(fields, s.fields[i]) {
+				return 2*i + 1
 			}
+		}
+		return -1
+	}
+	s.at = eventAt{
+		last(fieldAction), last(fieldAddr, fieldDeviceFree), last(fieldSize), last(fieldStream), last(fieldTimeUs),
+		last(fieldCompileContext), last(fieldUserMetadata), last(fieldFrames), last(fieldForwardFrames),
+		last(fieldCategory), last(fieldPoolID),
+	}
+	for i, f := range s.fields {
+		if key, isText := b.h.Str(keys.Keys[i]); f == fieldUnknown && isText {
+			b.warnings.add("unknown_key", kindName(s.kind), fmt.Sprintf("key %q is not known and not read", key))
 		}
 	}
 	return s

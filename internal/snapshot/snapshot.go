@@ -43,9 +43,8 @@ type Snapshot struct {
 
 // Form is how a snapshot was written down.
 type Form struct {
-	Container string // "pickle", "gzip", "zip", "html" or "json"; outermost first, joined by "+"
+	Container string // "pickle" or "json", after what is around it: "gzip+pickle"
 	Protocol  int    // of the pickle; 0 if it is none
-	Bytes     int64  // of the pickle or JSON text, 0 if not counted
 }
 
 // A Warning is something odd in a file that was read all the same.

@@ -1,0 +1,301 @@
+package snapshot
+
+import (
+	"bufio"
+	"bytes"
+	"compress/flate"
+	"compress/gzip"
+	"encoding/base64"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"unoom/internal/pickle"
+)
+
+// A Mistake is what a file that is no readable snapshot probably is. Callers
+// turn it into a hint.
+type Mistake string
+
+// The mistakes.
+const (
+	NoMistake       Mistake = ""
+	Empty           Mistake = "empty"
+	CutOff          Mistake = "cut_off"
+	Checkpoint      Mistake = "checkpoint"       // torch.save
+	RicherPickle    Mistake = "richer_pickle"    // the snapshot and objects with it, or something else
+	TextPickle      Mistake = "text_pickle"      // protocol 0 or 1
+	SQLite          Mistake = "sqlite"           // no torch release writes one
+	MemoryTimeline  Mistake = "memory_timeline"  // torch.profiler's export_memory_timeline
+	ProfilerTrace   Mistake = "profiler_trace"   // Chrome trace of torch.profiler
+	PlotOnly        Mistake = "plot_only"        // HTML without the data
+	SeveralFiles    Mistake = "several_files"    // a zip of other things
+	Bomb            Mistake = "bomb"             // needs more memory than its size justifies
+	Damaged         Mistake = "damaged"          // not as any known writer writes
+	NotASnapshot    Mistake = "not_a_snapshot"   // readable, but something else
+	TooDeepContents Mistake = "nested_container" // gzip in zip in gzip …
+)
+
+// A FormatError says that a file is not a snapshot, or a broken one.
+type FormatError struct {
+	Where   string // "device_traces[1]", "" for the whole
+	Msg     string
+	Mistake Mistake
+}
+
+func (e *FormatError) Error() string {
+	if e.Where == "" {
+		return e.Msg
+	}
+	return e.Where + ": " + e.Msg
+}
+
+// MistakeOf says what the file that led to err probably is.
+func MistakeOf(err error) Mistake {
+	if e, ok := errors.AsType[*FormatError](err); ok {
+		return e.Mistake
+	}
+	e, ok := errors.AsType[*pickle.SyntaxError](err)
+	if !ok {
+		return NoMistake
+	}
+	switch e.Fault {
+	case pickle.Truncated:
+		if e.Offset == 0 {
+			return Empty
+		}
+		return CutOff
+	case pickle.Forbidden:
+		if strings.HasPrefix(e.Name, "torch") || e.Name == "collections.OrderedDict" || e.Name == "a persistent id" {
+			return Checkpoint
+		}
+		return RicherPickle
+	case pickle.Text:
+		return TextPickle
+	case pickle.Unjustified:
+		return Bomb
+	case pickle.NotAPickle:
+		return NotASnapshot
+	}
+	return Damaged
+}
+
+// maxContainers is how many containers may be around a snapshot.
+const maxContainers = 3
+
+// Looks reports whether the beginning of a file, a few KiB, is that of a memory
+// snapshot in any form that Read reads, or of a pickle that Read would refuse
+// with a reason. It is meant to tell snapshots from logs.
+func Looks(head []byte) bool { return looks(head, 0) }
+
+func looks(head []byte, depth int) bool {
+	switch {
+	case depth > maxContainers:
+		return false
+	case len(head) > 1 && head[0] == 0x80 && head[1] <= 5, bytes.HasPrefix(head, zipMagic), bytes.HasPrefix(head, sqliteMagic):
+		return true
+	case bytes.HasPrefix(head, gzipMagic):
+		z, err := gzip.NewReader(bytes.NewReader(head))
+		if err != nil {
+			return false
+		}
+		inner := make([]byte, 4096)
+		n, _ := io.ReadFull(z, inner)
+		return looks(inner[:n], depth+1)
+	}
+	text := bytes.TrimLeft(bytes.TrimPrefix(head, bom), " \t\r\n")
+	switch {
+	case bytes.HasPrefix(text, []byte("<")):
+		return bytes.Contains(text, []byte("add_local_files")) || bytes.Contains(text, []byte(`"base64"`)) || bytes.Contains(text, []byte("MemoryViz.js"))
+	case bytes.HasPrefix(text, []byte("{")), bytes.HasPrefix(text, []byte("[")):
+		for _, key := range []string{`"segments"`, `"device_traces"`, `"total_size"`, `"segment_type"`} {
+			if bytes.Contains(text, []byte(key)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var (
+	gzipMagic   = []byte{0x1f, 0x8b}
+	zipMagic    = []byte("PK\x03\x04")
+	sqliteMagic = []byte("SQLite format 3\x00")
+	bom         = []byte{0xef, 0xbb, 0xbf}
+)
+
+// Read reads one snapshot in any form. size is the length of the input, -1 if it
+// is not known; with it, less memory is needed. The errors are
+// *pickle.SyntaxError, *FormatError, or what r returns; see MistakeOf.
+func Read(r io.Reader, size int64) (*Snapshot, error) {
+	return read(r, size, nil)
+}
+
+func read(r io.Reader, size int64, around []string) (*Snapshot, error) {
+	if len(around) > maxContainers {
+		return nil, &FormatError{Msg: "too many containers in each other: " + strings.Join(around, ", "), Mistake: TooDeepContents}
+	}
+	in := bufio.NewReaderSize(r, 4096)
+	head, err := in.Peek(16)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	switch {
+	case len(head) == 0:
+		return nil, &FormatError{Msg: "the file is empty", Mistake: Empty}
+	case bytes.HasPrefix(head, gzipMagic):
+		z, err := gzip.NewReader(in)
+		if err != nil {
+			return nil, &FormatError{Msg: "gzip: " + err.Error(), Mistake: Damaged}
+		}
+		s, err := read(z, -1, append(around, "gzip"))
+		return s, compressed(err, "gzip")
+	case bytes.HasPrefix(head, zipMagic):
+		return readZip(in, around)
+	case bytes.HasPrefix(head, sqliteMagic):
+		return nil, &FormatError{Msg: "this is an SQLite database, which no release of torch writes as a snapshot", Mistake: SQLite}
+	case head[0] == 0x80:
+		return readPickle(in, size, around)
+	}
+	text := bytes.TrimLeft(bytes.TrimPrefix(head, bom), " \t\r\n")
+	switch {
+	case len(text) == 0, text[0] == '{', text[0] == '[':
+		return readJSON(in, size, around)
+	case text[0] == '<':
+		return readHTML(in, around)
+	}
+	return readPickle(in, size, around) // which says what is wrong
+}
+
+// compressed turns the errors of a decompressor into ones that say so.
+func compressed(err error, container string) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := errors.AsType[*FormatError](err); ok {
+		return err
+	}
+	if _, ok := errors.AsType[*pickle.SyntaxError](err); ok {
+		return err
+	}
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return &FormatError{Msg: container + ": the file ends before its content does", Mistake: CutOff}
+	}
+	return &FormatError{Msg: container + ": " + err.Error(), Mistake: Damaged}
+}
+
+func readPickle(r io.Reader, size int64, around []string) (*Snapshot, error) {
+	h := pickle.NewHeap()
+	b := newBuilder(h)
+	root, protocol, err := pickle.Decode(r, size, h, b)
+	if n := h.Big(root); n != nil && n.Text(16) == legacyMagic {
+		return nil, &FormatError{Msg: "this is a checkpoint written by torch.save (before torch 1.6)", Mistake: Checkpoint}
+	}
+	if err != nil {
+		return nil, err
+	}
+	s, err := b.finish(root)
+	if err != nil {
+		return nil, err
+	}
+	s.Form = Form{Container: strings.Join(append(around, "pickle"), "+"), Protocol: protocol}
+	return s, nil
+}
+
+// legacyMagic is the first object of a checkpoint in torch's old format.
+// Source: torch/serialization.py, MAGIC_NUMBER.
+const legacyMagic = "1950a86a20f9469cfc6c"
+
+// readZip reads the first file of a zip, which is where a snapshot is that
+// somebody zipped. Checkpoints of torch.save are zips too.
+// Source of the layout: APPNOTE.TXT 6.3.10, 4.3.7.
+func readZip(in *bufio.Reader, around []string) (*Snapshot, error) {
+	var head [30]byte
+	if _, err := io.ReadFull(in, head[:]); err != nil {
+		return nil, &FormatError{Msg: "zip: the file ends in its first header", Mistake: CutOff}
+	}
+	method := binary.LittleEndian.Uint16(head[8:])
+	name := make([]byte, binary.LittleEndian.Uint16(head[26:]))
+	if _, err := io.ReadFull(in, name); err != nil {
+		return nil, &FormatError{Msg: "zip: the file ends in its first header", Mistake: CutOff}
+	}
+	if _, err := in.Discard(int(binary.LittleEndian.Uint16(head[28:]))); err != nil {
+		return nil, &FormatError{Msg: "zip: the file ends in its first header", Mistake: CutOff}
+	}
+	// torch.save writes NAME/data.pkl first, TorchScript NAME/constants.pkl or
+	// NAME/code/…; all of them NAME/version, .format_version, .data/….
+	inner := string(name)
+	if _, rest, ok := strings.Cut(inner, "/"); ok {
+		for _, own := range []string{"data.pkl", "constants.pkl", "version", "byteorder", ".format_version", ".storage_alignment", ".data", "data/", "code/"} {
+			if strings.HasPrefix(rest, own) {
+				return nil, &FormatError{Msg: fmt.Sprintf("this is a checkpoint written by torch.save: a zip that begins with %.80q", inner), Mistake: Checkpoint}
+			}
+		}
+	}
+	var content io.Reader
+	switch method {
+	case 0:
+		// Stored: the pickle ends itself, and what follows is the directory.
+		content = io.LimitReader(in, int64(binary.LittleEndian.Uint32(head[22:])))
+	case 8:
+		content = flate.NewReader(in)
+	default:
+		return nil, &FormatError{Msg: fmt.Sprintf("zip: compression method %d is not known; unzip it first", method), Mistake: SeveralFiles}
+	}
+	s, err := read(content, -1, append(around, "zip"))
+	if MistakeOf(err) == NotASnapshot {
+		return nil, &FormatError{Msg: fmt.Sprintf("zip: its first file, %.80q, is not a snapshot", inner), Mistake: SeveralFiles}
+	}
+	return s, compressed(err, "zip")
+}
+
+// readHTML reads the page that torch.cuda._memory_viz writes, which carries the
+// pickle in base64.
+func readHTML(in *bufio.Reader, around []string) (*Snapshot, error) {
+	const marker = `"base64"`
+	matched := 0
+	for matched < len(marker) {
+		c, err := in.ReadByte()
+		if errors.Is(err, io.EOF) {
+			return nil, &FormatError{Msg: "this HTML page carries no snapshot", Mistake: PlotOnly}
+		} else if err != nil {
+			return nil, err
+		}
+		switch {
+		case c == marker[matched]:
+			matched++
+		case c == marker[0]:
+			matched = 1
+		default:
+			matched = 0
+		}
+	}
+	if _, err := in.ReadBytes('"'); err != nil { // `: "`
+		return nil, &FormatError{Msg: "the HTML page ends before its snapshot", Mistake: CutOff}
+	}
+	s, err := read(base64.NewDecoder(base64.StdEncoding, &untilQuote{r: in}), -1, append(around, "html"))
+	return s, compressed(err, "html")
+}
+
+// untilQuote reads up to the end of a text.
+type untilQuote struct {
+	r    *bufio.Reader
+	done bool
+}
+
+func (u *untilQuote) Read(p []byte) (int, error) {
+	if u.done {
+		return 0, io.EOF
+	}
+	n, err := u.r.Read(p)
+	if i := bytes.IndexByte(p[:n], '"'); i >= 0 {
+		u.done = true
+		return i, nil
+	}
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return n, err
+}
