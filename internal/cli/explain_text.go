@@ -177,7 +177,7 @@ func (e *explain) printRemedy(p *text.Printer, n int, r report.RemedyView) {
 	p.Hanging("  "+number, text.Style(text.Strong, r.Title)+"  "+text.Style(text.Faint, string(r.Code)))
 	p.Para(indent, strings.Join(e.effects(r), e.msgs.Text("explain.separator")))
 	p.Para(indent, e.msgs.Text("explain.why", r.WhyText))
-	p.Markdown(indent+2, r.Change)
+	p.Markdown(indent, r.Change)
 	if r.Drawback != "" {
 		p.Para(indent, text.Style(text.Faint, e.msgs.Text("explain.drawback", r.Drawback)))
 	}

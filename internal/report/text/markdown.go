@@ -9,16 +9,21 @@ import (
 var spans = regexp.MustCompile("`([^`]+)`")
 
 // Markdown writes the little Markdown that the pages use: headings, paragraphs,
-// lists, fenced code and `code`. Code is not wrapped, so that it can be copied.
+// lists, fenced code and `code`. Code is indented and not wrapped, so that it can
+// be copied.
 func (p *Printer) Markdown(indent int, source string) {
 	margin := strings.Repeat(" ", indent)
-	fenced := false
+	fenced, heading := false, false
 	for _, line := range paragraphs(source) {
+		if line == "" && heading {
+			continue // the text stands right below its heading
+		}
+		heading = !fenced && strings.HasPrefix(line, "#")
 		switch {
 		case strings.HasPrefix(line, "```"):
 			fenced = !fenced
 		case fenced:
-			p.Line(margin + Style(Code, line))
+			p.Line(margin + "  " + Style(Code, line))
 		case strings.HasPrefix(line, "#"):
 			p.Line(margin + Style(Strong, strings.TrimLeft(line, "# ")))
 		case strings.HasPrefix(line, "- "):

@@ -48,7 +48,9 @@ func wrapLine(line string, width int) []string {
 		if used+pending.cells+word.cells > width && used > 0 {
 			flush()
 		}
-		for word.cells > width-used-pending.cells { // a word longer than a line
+		// A word longer than a line is cut, unless it is an address or a path,
+		// which has to stay whole to be of use.
+		for word.cells > width-used-pending.cells && !strings.Contains(word.text, "/") {
 			cut := ansi.Truncate(word.text, width-used-pending.cells, "")
 			n := ansi.StringWidth(cut)
 			if n == 0 {

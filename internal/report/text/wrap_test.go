@@ -15,8 +15,9 @@ func TestWrapBreaksBesideChineseCharacters(t *testing.T) {
 		{"one two three", "one two\nthree", 8},
 		{"abcdefghijklmno", "abcdefghij\nklmno", 10},
 		{"在 step() 期间会多占一份。fused=True 不占", "在 step() 期间会多\n占一份。fused=True\n不占", 18},
-		{"一二三四五。六", "一二三四\n五。六", 10},   // no line begins with 。
-		{"一二三四（五六）", "一二三四\n（五六）", 10}, // none ends with （
+		{"一二三四五。六", "一二三四\n五。六", 10},                                    // no line begins with 。
+		{"一二三四（五六）", "一二三四\n（五六）", 10},                                  // none ends with （
+		{"see https://a.example/b/c", "see\nhttps://a.example/b/c", 10}, // an address stays whole
 		{"  indented", "  indented", 20},
 		{"", "", 20},
 		{"a\n\nb", "a\n\nb", 20},
