@@ -20,7 +20,7 @@ func Log(res *oomlog.Result, given Given) Diagnosis {
 	if s.fail != nil {
 		d.Failure = s.fail
 		d.Where = s.fail.Where
-		d.Resource = resources[s.fail.Class]
+		d.Resource = cmp.Or(resources[s.fail.Class], "none")
 		d.Account = logAccount(&s.fail.Figures)
 		d.Tried = s.fail.Figures.Tried.Bytes
 		d.Later = s.later
