@@ -244,7 +244,10 @@ func (e *explain) printFound(p *text.Printer, v *report.Explanation) {
 	p.Heading(e.msgs.Text("explain.found"))
 	t := &text.Table{Indent: 2}
 	for _, f := range v.Found {
-		t.Row(f.What, text.Style(text.Strong, f.At)+"  "+f.Text)
+		if f.At != "" {
+			f.At = text.Style(text.Strong, f.At) + "  "
+		}
+		t.Row(f.What, f.At+f.Text)
 	}
 	defer p.Table(t)
 	if len(v.Setting) == 0 {
