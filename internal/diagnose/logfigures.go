@@ -24,8 +24,9 @@ func figureRules() []logRule {
 			{remedy.OtherProcess, strong + 1}, {remedy.OrphanProcess, strong}, {remedy.WrongGPU, strong - 0.4}, {remedy.RanksShareGPU, 2.6}, {remedy.ColocatedEngine, weak}, {remedy.WorkerCUDAContexts, weak},
 		}, heldElsewhere},
 		{"fig.process_listed", []vote{{remedy.OtherProcess, fair}, {remedy.OrphanProcess, weak}, {remedy.WrongGPU, weak}}, processListed},
-		{"fig.like_ranks", []vote{{remedy.RanksShareGPU, strong}, {remedy.WorkerCUDAContexts, weak}}, likeRanks},
-		{"fig.small_contexts", []vote{{remedy.WorkerCUDAContexts, strong}, {remedy.RanksShareGPU, fair}}, smallContexts},
+		{"fig.like_ranks", []vote{{remedy.RanksShareGPU, strong + 2}, {remedy.WorkerCUDAContexts, fair}, {remedy.OtherProcess, -fair}, {remedy.OrphanProcess, -fair}, {remedy.WrongGPU, -fair}}, likeRanks},
+		{"fig.small_contexts", []vote{{remedy.WorkerCUDAContexts, strong}, {remedy.RanksShareGPU, weak}}, smallContexts},
+		{"fig.tiny_request", []vote{{remedy.LeakGraphRetained, 1.0}, {remedy.LeakStateGrowth, 0.5}}, tinyRequest},
 		{"fig.unexplained_outside", []vote{{remedy.OtherProcess, 2.2}, {remedy.NCCLOutsideAllocator, 2.3}, {remedy.OrphanProcess, weak}, {remedy.ColocatedEngine, trace}, {remedy.WrongGPU, trace}}, unexplainedOutside},
 		{"fig.this_outside", []vote{{remedy.NCCLOutsideAllocator, strong}, {remedy.BatchTooLarge, weak}}, thisOutside},
 		{"fig.desktop_on_small_card", []vote{{remedy.GPUTooSmall, fair}, {remedy.BatchTooLarge, weak}, {remedy.OtherProcess, weak}, {remedy.ActivationsNoCheckpointing, weak}}, desktopOnSmallCard},
@@ -35,7 +36,7 @@ func figureRules() []logRule {
 		{"fig.nothing_allocated", []vote{{remedy.UnifiedMemoryBoard, fair}, {remedy.DriverOrHardware, weak}, {remedy.GPUTooSmall, trace}}, nothingAllocated},
 		{"fig.absurd", []vote{{remedy.DriverOrHardware, strong}, {remedy.ShapeOrDataBug, strong - 0.4}, {remedy.CascadeFromOtherError, 2}}, absurdRequest},
 		{"fig.one_huge_request", []vote{{remedy.InputTooLarge, 2}, {remedy.BatchTooLarge, 2}, {remedy.LongestBatch, weak}, {remedy.SequenceTooLong, trace}}, oneHugeRequest},
-		{"fig.another_whole_card", []vote{{remedy.ShapeOrDataBug, fair}, {remedy.InputTooLarge, 2}, {remedy.LongestBatch, 2}}, anotherWholeCard},
+		{"fig.another_whole_card", []vote{{remedy.ShapeOrDataBug, 3.4}, {remedy.InputTooLarge, 2}, {remedy.LongestBatch, 2}}, anotherWholeCard},
 		{"fig.fragmented", []vote{{remedy.Fragmentation, strong}, {remedy.LongestBatch, weak}, {remedy.BatchTooLarge, weak}}, fragmented},
 		{"fig.no_slack", []vote{{remedy.Fragmentation, -strong}}, noSlack},
 		{"fig.filled", []vote{
@@ -82,8 +83,8 @@ func processListed(s *signals) (hit, bool) {
 	return s.at(largest.PID, largest.Memory.Bytes, percent(s.othersSum, s.capacity)), true
 }
 
-// likeRanks: several other processes of like size beside this one, as when each
-// rank of a job opens the same card.
+// likeRanks: several other processes of nearly the same size beside this one,
+// as when each rank of a job, or each worker, opens the same card.
 func likeRanks(s *signals) (hit, bool) {
 	if !s.memory() || len(s.others) < 2 {
 		return hit{}, false
@@ -92,18 +93,27 @@ func likeRanks(s *signals) (hit, bool) {
 	for _, p := range s.others {
 		low, high = min(low, p.Memory.Bytes), max(high, p.Memory.Bytes)
 	}
-	return s.at(len(s.others), low, high), high <= 2*low && high >= units.GiB
+	return s.at(len(s.others), low, high), low >= 150*units.MiB && high*10 <= low*13
 }
 
-// smallContexts: many processes that hold little more than a CUDA context.
+// smallContexts: many processes that hold no more than a CUDA context, in which
+// nothing was computed (a rank has NCCL's buffers and libraries on top).
 func smallContexts(s *signals) (hit, bool) {
 	n := 0
 	for _, p := range s.others {
-		if p.Memory.Bytes < 900*units.MiB && p.Memory.Bytes > 150*units.MiB {
+		if p.Memory.Bytes < 700*units.MiB && p.Memory.Bytes > 150*units.MiB {
 			n++
 		}
 	}
-	return s.at(n), s.memory() && n >= 3
+	return s.at(n), s.memory() && n >= 4
+}
+
+// tinyRequest: the smallest segment that PyTorch asks for (2 MiB, for tensors of
+// up to 1 MiB) did not fit. A batch that is too large fails at a large tensor;
+// memory that fills up little by little fails at any.
+// Source: pytorch c10/cuda/CUDACachingAllocator.cpp, kSmallBuffer.
+func tinyRequest(s *signals) (hit, bool) {
+	return s.at(s.tried), s.memory() && s.torchFull() && s.tried <= 2*units.MiB
 }
 
 func unexplainedOutside(s *signals) (hit, bool) {
@@ -150,6 +160,9 @@ func absurdRequest(s *signals) (hit, bool) {
 
 func oneHugeRequest(s *signals) (hit, bool) {
 	part := share(s.tried, s.capacity)
+	if _, whole := anotherWholeCard(s); whole {
+		return hit{}, false
+	}
 	return s.at(s.tried, percent(s.tried, s.capacity)), s.hasTotals() && part > 0.3 && s.tried <= s.capacity && s.outsideShare() < 0.5 && !s.spilled
 }
 

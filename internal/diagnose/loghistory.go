@@ -14,12 +14,16 @@ func historyRules() []logRule {
 		{"hist.late", []vote{{remedy.LongestBatch, 2.2}, {remedy.LeakGraphRetained, weak}, {remedy.LeakStateGrowth, trace}, {remedy.BatchTooLarge, -1}, {remedy.GPUTooSmall, -1}, {remedy.TrainStateTooLarge, -fair}, {remedy.ActivationsNoCheckpointing, -1}}, late},
 		{"hist.first_step", []vote{{remedy.BatchTooLarge, trace}, {remedy.GPUTooSmall, 0.5}, {remedy.LongestBatch, -fair}, {remedy.LeakGraphRetained, -fair}, {remedy.LeakStateGrowth, -fair}}, firstStep},
 		{"hist.growth", []vote{{remedy.LeakGraphRetained, strong + 0.5}, {remedy.LeakStateGrowth, strong - 0.5}}, grows},
+		{"hist.eval_growth", []vote{{remedy.EvalAccumulatesPredictions, fair}, {remedy.EvalNoGrad, fair}, {remedy.LeakGraphRetained, -weak}}, evalGrows},
 		{"hist.retry", []vote{{remedy.ExceptionHoldsTensors, strong}}, retryHolds},
 		{"hist.ranks_on_gpu0", []vote{{remedy.RanksShareGPU, strong}}, ranksOnGPU0},
-		{"hist.busy_card", []vote{{remedy.WrongGPU, strong}, {remedy.OtherProcess, weak}}, otherCardFree},
-		{"hist.holder", []vote{{remedy.OtherProcess, fair}}, holder},
+		{"hist.busy_card", []vote{{remedy.WrongGPU, strong + 1.5}, {remedy.OtherProcess, -0.5}}, otherCardFree},
+		{"hist.holder", []vote{{remedy.OtherProcess, weak}}, holder},
 		{"hist.no_holder", []vote{{remedy.OrphanProcess, strong}}, noHolder},
 		{"hist.unlike_cards", []vote{{remedy.MixedGPUs, strong}}, unlikeCards},
+		{"hist.imbalance", []vote{{remedy.MixedGPUs, strong + 1}}, imbalance},
+		{"hist.visible", []vote{{remedy.WrongGPU, weak}}, visibleButBusy},
+		{"hist.version", []vote{{remedy.LibraryRegression, strong}}, versionChanged},
 		{"hist.resumed", []vote{{remedy.ResumeDoubleLoad, 2}}, resumed},
 	}
 }
@@ -53,6 +57,31 @@ func grows(s *signals) (hit, bool) {
 		return hit{}, false
 	}
 	return hit{args: []any{g.first.Allocated.Bytes, g.last.Allocated.Bytes, g.n}, at: g.last.Source}, true
+}
+
+func evalGrows(s *signals) (hit, bool) {
+	h, ok := grows(s)
+	return h, ok && s.phase == oomlog.PhaseEvaluation
+}
+
+// imbalance: PyTorch's DataParallel warns of unlike cards.
+func imbalance(s *signals) (hit, bool) {
+	f, ok := s.res.Facts.Get(oomlog.FactImbalance)
+	return hit{at: f.Source}, ok && s.memory()
+}
+
+// visibleButBusy: a card was chosen by number, and the one that the job got is
+// held by somebody else.
+func visibleButBusy(s *signals) (hit, bool) {
+	_, held := heldElsewhere(s)
+	f, ok := s.res.Facts.Get(oomlog.FactVisible)
+	return hit{args: []any{f.Value}, at: f.Source}, ok && held
+}
+
+// versionChanged: the text says that an update came before.
+func versionChanged(s *signals) (hit, bool) {
+	f, ok := s.res.Facts.Get(oomlog.FactVersionChange)
+	return hit{args: []any{f.Key}, at: f.Source}, ok && s.memory()
 }
 
 // retryHolds: an attempt with less work fails with as much allocated as before.

@@ -33,7 +33,7 @@ func traceRules() []logRule {
 	return []logRule{
 		// Optimizer step.
 		{"trace.step", []vote{{remedy.OptimizerState, strong}, {remedy.OptimizerForeachPeak, 2.4}, {remedy.TrainStateTooLarge, 2}}, ifPhase(oomlog.PhaseStep)},
-		{"trace.state_created", []vote{{remedy.OptimizerState, strong}}, ifSees("exp_avg", "momentum_buffer", "_init_group", "init_state(", "square_avg", "state_step", "['sum']", "exp_inf")},
+		{"trace.state_created", []vote{{remedy.OptimizerState, strong}}, ifSees("exp_avg", "momentum_buffer", "_init_group", "init_state(", "square_avg", "state_step", "['sum']", "exp_inf", "initialize_optimizer_states")},
 		{"trace.foreach", []vote{{remedy.OptimizerForeachPeak, strong + 2}}, ifSees("_foreach_", "_multi_tensor_", "foreach_sqrt", "multi_tensor_apply")},
 
 		// Loss.
@@ -47,7 +47,10 @@ func traceRules() []logRule {
 		// Evaluation.
 		{"trace.gathers_predictions", []vote{{remedy.EvalAccumulatesPredictions, decisive}}, gathersPredictions},
 		{"trace.metric_state", []vote{{remedy.LeakStateGrowth, strong + 1}, {remedy.EvalAccumulatesPredictions, 2.8}}, metricState},
-		{"trace.evaluation", []vote{{remedy.EvalWorkloadLarger, 3.4}, {remedy.EvalNoGrad, 3.2}, {remedy.EvalAccumulatesPredictions, 2.6}, {remedy.ExtraModelCopy, trace}, {remedy.LeakStateGrowth, weak}}, ifPhase(oomlog.PhaseEvaluation)},
+		{"trace.evaluation", []vote{
+			{remedy.EvalWorkloadLarger, 3.4}, {remedy.EvalNoGrad, 3.2}, {remedy.EvalAccumulatesPredictions, 2.6}, {remedy.ExtraModelCopy, trace}, {remedy.LeakStateGrowth, weak},
+			{remedy.BatchTooLarge, -fair}, {remedy.ActivationsNoCheckpointing, -fair}, {remedy.GPUTooSmall, -weak}, {remedy.LongestBatch, -1}, {remedy.LeakGraphRetained, -1}, {remedy.InputTooLarge, -trace},
+		}, ifPhase(oomlog.PhaseEvaluation)},
 		{"trace.evaluation_big", []vote{{remedy.EvalWorkloadLarger, weak}}, evaluationBig},
 		{"trace.evaluation_backward", []vote{{remedy.EvalNoGrad, fair}}, evaluationBackward},
 		{"trace.generate", []vote{{remedy.EvalWorkloadLarger, weak}, {remedy.SequenceTooLong, weak}}, generates},
@@ -55,16 +58,21 @@ func traceRules() []logRule {
 		// Saving, resuming, loading.
 		{"trace.save", []vote{{remedy.SaveGathersFullState, strong + 1.5}}, ifPhase(oomlog.PhaseSave)},
 		{"trace.resume", []vote{{remedy.ResumeDoubleLoad, strong + 1}}, ifPhase(oomlog.PhaseResume)},
-		{"trace.load", []vote{{remedy.GPUTooSmall, fair}, {remedy.TrainStateTooLarge, 1.8}, {remedy.WrongPlacement, 2}, {remedy.PrecisionNotApplied, 1.8}, {remedy.ExtraModelCopy, weak}, {remedy.ShardingNotEffective, weak}}, loading},
+		{"trace.load", []vote{
+			{remedy.GPUTooSmall, fair}, {remedy.TrainStateTooLarge, 1.8}, {remedy.WrongPlacement, 2}, {remedy.PrecisionNotApplied, 1.8}, {remedy.ExtraModelCopy, weak}, {remedy.ShardingNotEffective, weak},
+			{remedy.BatchTooLarge, -strong}, {remedy.ActivationsNoCheckpointing, -strong}, {remedy.LongestBatch, -strong}, {remedy.LeakGraphRetained, -fair}, {remedy.InputTooLarge, -fair}, {remedy.SequenceTooLong, -fair}, {remedy.LogitsVocab, -fair},
+		}, loading},
+		{"trace.notebook_load", []vote{{remedy.ExtraModelCopy, fair}}, notebookLoad},
 		{"trace.whole_model_to_gpu", []vote{{remedy.ShardingNotEffective, strong}}, wholeModel},
 		{"trace.sharded_load", []vote{{remedy.ShardingNotEffective, fair}}, shardedLoad},
 		{"trace.kbit_upcast", []vote{{remedy.PrecisionNotApplied, strong + 1}}, ifSees("prepare_model_for_kbit_training", "prepare_model_for_int8_training", "param.data.to(torch.float32)", ".float()  # upcast", "param.data = param.data.to(torch.float32)", "cast_mixed_precision_params")},
 		{"trace.device_map", []vote{{remedy.WrongPlacement, strong}}, deviceMapThenCUDA},
-		{"trace.model_copy", []vote{{remedy.ExtraModelCopy, strong}}, ifSees("deepcopy", "ema_model", "create_reference_model", "ref_model", "modelema", "averagedmodel", "swa_model", "copy_model", "teacher")},
+		{"trace.model_copy", []vote{{remedy.ExtraModelCopy, strong}}, modelCopy},
 		{"trace.validation_pipeline", []vote{{remedy.ExtraModelCopy, strong}}, validationPipeline},
 
 		// Placement.
-		{"trace.data_parallel", []vote{{remedy.DPImbalance, strong + 1}}, ifSees("parallel/data_parallel.py", "parallel/scatter_gather.py", "parallel/_functions.py", "parallel/replicate.py", "comm.gather", "dataparallel(")},
+		{"trace.data_parallel", []vote{{remedy.DPImbalance, fair + 0.5}}, dataParallel},
+		{"trace.gathers_outputs", []vote{{remedy.DPImbalance, strong}}, ifSees("parallel/scatter_gather.py gather", "parallel/data_parallel.py gather", "parallel/comm.py gather", "comm.gather(", "gather(outputs", "parallel/comm.py reduce_add")},
 		{"trace.engine", []vote{{remedy.ColocatedEngine, strong + 1}, {remedy.Preallocation, weak}}, ifPhase(oomlog.PhaseEngine)},
 		{"trace.engine_in_trainer", []vote{{remedy.ColocatedEngine, fair}}, engineInTrainer},
 		{"trace.worker", []vote{{remedy.WorkerCUDAContexts, strong + 1}}, workerCUDA},
@@ -73,11 +81,33 @@ func traceRules() []logRule {
 
 		// Allocator and others.
 		{"trace.communication", []vote{{remedy.NCCLOutsideAllocator, strong}}, ifPhase(oomlog.PhaseCommunication)},
-		{"trace.compiled", []vote{{remedy.CompileOrCUDAGraph, strong}}, ifSees("cudagraph_trees", "_inductor/", "torchinductor", "make_graphed_callables", "cuda/graphs.py", "capture_begin", "cudagraph", "max_autotune", "_dynamo/")},
+		{"trace.graphs", []vote{{remedy.CompileOrCUDAGraph, strong}}, ifSees("cudagraph_trees", "make_graphed_callables", "cuda/graphs.py", "capture_begin", "cudagraphify", "max_autotune", "autotune_process", "benchmark_all_configs")},
+		{"trace.compiled", []vote{{remedy.CompileOrCUDAGraph, 1.8}}, ifSees("_inductor/", "torchinductor", "_dynamo/eval_frame", "aot_autograd")},
 		{"trace.retain_graph", []vote{{remedy.LeakGraphRetained, strong + 1}}, ifSees("retain_graph=true", "create_graph=true", "loss_sum +=", "total_loss += loss", "running_loss += loss", "losses.append(loss)", "+= output.loss", "train_loss += loss", "epoch_loss += loss", "outputs.append(out", ".append(loss)")},
 		{"trace.state_kept", []vote{{remedy.LeakStateGrowth, fair}}, ifSees("replay_buffer", "memory_bank", "self.history.append", "self.cache[", "training_epoch_end", "training_step_outputs")},
 		{"trace.lora_trainer_load", []vote{{remedy.GPUTooSmall, trace}}, ifSees("load_lora", "add_adapter")},
 	}
+}
+
+func modelCopy(s *signals) (hit, bool) {
+	if s.phase == oomlog.PhaseResume || s.phase == oomlog.PhaseSave { // both copy state, not the model
+		return hit{}, false
+	}
+	return ifSees("deepcopy", "ema_model", "create_reference_model", "ref_model", "modelema", "averagedmodel", "swa_model", "copy_model", "teacher")(s)
+}
+
+// notebookLoad: a model is loaded in a notebook while much is allocated: the one
+// of the cell's last run is still there.
+func notebookLoad(s *signals) (hit, bool) {
+	return s.at(s.allocated), s.memory() && s.phase == oomlog.PhaseLoad && share(s.allocated, s.capacity) > 0.4 && s.sees("cell in[", "input in [", "ipykernel", "<ipython-input", "from_pretrained(") && s.sees("cell in[", "input in [", "ipykernel", "<ipython-input")
+}
+
+// dataParallel: nn.DataParallel over several cards fails on the first of them.
+func dataParallel(s *signals) (hit, bool) {
+	if s.fail != nil && s.fail.Figures.Device > 0 || s.sees("self.module(*inputs[0]") { // one card only
+		return hit{}, false
+	}
+	return ifSees("parallel/data_parallel.py", "parallel/scatter_gather.py", "parallel/replicate.py", "parallel/parallel_apply.py", "dataparallel(")(s)
 }
 
 func logits(s *signals) (hit, bool) {
@@ -176,6 +206,9 @@ func firstTouch(s *signals) (hit, bool) {
 func pinMemory(s *signals) (hit, bool) {
 	if !s.memory() {
 		return hit{}, false
+	}
+	if f, ok := s.res.Facts.Get(oomlog.FactPinThread); ok {
+		return hit{args: []any{f.Key}, at: f.Source}, true
 	}
 	return ifSees("pin_memory", "cachinghostallocator", "is_pinned", "pinned", "cudahost")(s)
 }

@@ -321,6 +321,9 @@ func (s *scanner) factLine(from, to int) {
 	if p, ok := s.progress.read(l.text, src); ok {
 		s.noteProgress(p)
 	}
+	if strings.Contains(l.text, "ried to allocate") { // a failure's figures are no reading of the run
+		return
+	}
 	if m, ok := s.progress.sample(l.text, src); ok && len(s.res.Samples) < 4096 {
 		if s.at >= 0 {
 			m.Step = s.res.Progress[s.at].Step

@@ -48,6 +48,9 @@ const (
 	FactHidden        FactKind = "hidden_size"
 	FactLayers        FactKind = "layers"
 	FactMaxSteps      FactKind = "max_steps"
+	FactImbalance     FactKind = "imbalance"      // unlike cards, by PyTorch's own warning
+	FactPinThread     FactKind = "pin_thread"     // an error came out of the pin-memory thread
+	FactVersionChange FactKind = "version_change" // somebody writes that an update came before
 )
 
 // A Fact is one thing that the text says of the setting.
@@ -247,6 +250,19 @@ var signs = [...]struct {
 	{"Loading checkpoint from", FactResume, "true"},
 	{"loading checkpoint '", FactResume, "true"},
 	{"Resume training from", FactResume, "true"},
+	{"There is an imbalance between your GPUs", FactImbalance, "true"},
+	{"in pin memory thread", FactPinThread, "true"},
+	{"after update", FactVersionChange, "true"},
+	{"after the update", FactVersionChange, "true"},
+	{"after updating", FactVersionChange, "true"},
+	{"after upgrading", FactVersionChange, "true"},
+	{"after the upgrade", FactVersionChange, "true"},
+	{"After updating", FactVersionChange, "true"},
+	{"After upgrading", FactVersionChange, "true"},
+	{"since the update", FactVersionChange, "true"},
+	{"since upgrading", FactVersionChange, "true"},
+	{"worked with version", FactVersionChange, "true"},
+	{"works with version", FactVersionChange, "true"},
 }
 
 // factReader reads settings from lines.

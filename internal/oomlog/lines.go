@@ -222,13 +222,14 @@ func stamp(b []byte) int {
 	return 0
 }
 
-// squeeze lowers ASCII letters and drops white space.
+// squeeze lowers ASCII letters and drops white space, and the backslashes that
+// some terminals put where they wrap.
 func squeeze(s string) string {
 	var b strings.Builder
 	b.Grow(len(s))
 	for i := range len(s) {
 		switch c := s[i]; {
-		case c == ' ' || c == '\t' || c == '\n' || c == '\r':
+		case c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\\':
 		case c >= 'A' && c <= 'Z':
 			b.WriteByte(c + 'a' - 'A')
 		default:

@@ -66,7 +66,7 @@ var phaseRules = [...]phaseRule{
 		code:   []string{"pin_memory(", "collate_fn(", ".pin_memory()"},
 		unless: []string{"torch/nn/", "modeling_"}},
 	{phase: PhaseStep,
-		words:  []string{"optimizer_step", "_optimizer_step", "init_group", "_init_group", "adamw", "adam", "sgd", "_multi_tensor_adam", "_multi_tensor_adamw", "_multi_tensor_sgd", "_single_tensor_adamw", "_single_tensor_adam", "_fused_adamw", "update_step", "_foreach*", "_take_model_step", "_optimizer_step*", "unscale_*", "unscale", "clip_grad_norm", "clip_grad_norm_", "update1", "update2", "_maybe_opt_step"},
+		words:  []string{"optimizer_step", "_optimizer_step", "init_group", "_init_group", "adamw", "adam", "sgd", "_multi_tensor_adam", "_multi_tensor_adamw", "_multi_tensor_sgd", "_single_tensor_adamw", "_single_tensor_adam", "_fused_adamw", "update_step", "_foreach*", "_take_model_step", "_optimizer_step*", "unscale_*", "unscale", "clip_grad_norm", "clip_grad_norm_", "update1", "update2", "_maybe_opt_step", "initialize_optimizer_states", "_initialize_optimizer_states"},
 		code:   []string{"optimizer.step(", "self.optim.step(", "optim.step(", "exp_avg", "_foreach_", "momentum_buffer", "scaler.step(", "opt.step(", "exp_inf", "state_step", "scaler.unscale_(", "clip_grad_norm"},
 		unless: []string{"zero_grad"}},
 	{phase: PhaseStep, words: []string{"step"}, file: []string{"optim", "adam", "lion", "lamb", "sgd", "muon", "engine.py", "galore", "shampoo"}, unless: []string{"training_step", "lr_scheduler"}},

@@ -35,6 +35,7 @@ type Sample struct {
 }
 
 type progressReader struct {
+	count  *regexp.Regexp // torchvision, LAVIS: "Evaluation  [2750/5000]  eta:"
 	bar    *regexp.Regexp // tqdm: " 18%|#8   | 1935/10920 [17:45<1:13:32,"
 	epoch  *regexp.Regexp // Epoch: [3][120/400]   Epoch 3/10   epoch 3
 	step   *regexp.Regexp // step 120/400   iter: 120   global_step=120
@@ -44,9 +45,10 @@ type progressReader struct {
 
 func newProgressReader() *progressReader {
 	return &progressReader{
+		count:  regexp.MustCompile(`\[ ?(\d+)/(\d+)\]`),
 		bar:    regexp.MustCompile(`(\d+)/(\d+) ?\[\d+:\d\d`),
 		epoch:  regexp.MustCompile(`\bepoch[ :=]*\[?(\d+)(?:[/,\]] ?\[?(\d+)(?:/(\d+))?)?`),
-		step:   regexp.MustCompile(`\b(?:global_step|global step|step|iteration|iter)s?[ :=\[]+ *(\d+)(?: ?(?:/|of) ?(\d+))?`),
+		step:   regexp.MustCompile(`\b(?:global_step|global step|step|iteration|iter|it)s?[ :=\[]+ *(\d+)(?: ?(?:/|of) ?(\d+))?`),
 		hf:     regexp.MustCompile(`'epoch': ([\d.]+)`),
 		memory: regexp.MustCompile(`(?:\b(max[_ ]?mem(?:ory)?|mem(?:ory)?(?:[_ ]?(?:allocated|reserved|usage|used|cached))?|allocated|reserved|gpu[_ ]?mem(?:ory)?|vram|peak[_ ]?mem(?:ory)?|rss|cuda_mem|gb_wall|ma|max_ma)\b[^\d\n]{0,24}?)[ :=]+ *([\d.]+) ?(gib|mib|gb|mb|g|m|bytes|b)?\b`),
 	}
@@ -96,6 +98,16 @@ func (r *progressReader) read(text string, at Source) (Progress, bool) {
 			}
 			return p, true
 		}
+		if m := r.count.FindStringSubmatchIndex(text); m != nil {
+			p.Step, p.Total = number(text[m[2]:m[3]]), number(text[m[4]:m[5]])
+			if label := strings.Trim(text[:m[0]], " :"); len(label) < 40 && !strings.ContainsAny(label, "|%/") {
+				p.Label = label
+			}
+			if m := find(r.epoch, strings.ToLower(text), "epoch"); m != nil {
+				p.Epoch = float64(number(m[1]))
+			}
+			return p, true
+		}
 	}
 	if !strings.Contains(text, "poch") && !strings.Contains(text, "tep") && !strings.Contains(text, "ter") && !strings.Contains(text, "STEP") && !strings.Contains(text, "EPOCH") {
 		return p, false
@@ -107,7 +119,7 @@ func (r *progressReader) read(text string, at Source) (Progress, bool) {
 			p.Step, p.Total = number(m[2]), number(m[3])
 		}
 	}
-	if m := find(r.step, low, "step", "iter"); m != nil {
+	if m := find(r.step, low, "step", "iter", ", it "); m != nil {
 		p.Step = number(m[1])
 		if m[2] != "" {
 			p.Total = number(m[2])

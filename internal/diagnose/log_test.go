@@ -1,0 +1,250 @@
+package diagnose
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"unoom/internal/oomlog"
+	"unoom/internal/remedy"
+)
+
+// torchOld writes PyTorch's message up to 2.0; sizes as "1.20 GiB".
+func torchOld(tried, total, allocated, free, reserved string) string {
+	return fmt.Sprintf("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate %s (GPU 0; %s total capacity; %s already allocated; %s free; %s reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb to avoid fragmentation.  See documentation for Memory Management and PYTORCH_CUDA_ALLOC_CONF\n",
+		tried, total, allocated, free, reserved)
+}
+
+// torchNew writes PyTorch's message from 2.2 on; processes stand before "Of the".
+func torchNew(tried, total, free, processes, allocated, cached string) string {
+	return fmt.Sprintf("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate %s. GPU 0 has a total capacity of %s of which %s is free. %sOf the allocated memory %s is allocated by PyTorch, and %s is reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True to avoid fragmentation.  See documentation for Memory Management  (https://pytorch.org/docs/stable/notes/cuda.html#environment-variables)\n",
+		tried, total, free, processes, allocated, cached)
+}
+
+// full is a card filled by its own job, which alone decides nothing.
+var full = torchNew("192.00 MiB", "23.64 GiB", "60.81 MiB", "Including non-PyTorch memory, this process has 23.57 GiB memory in use. ", "22.80 GiB", "311.20 MiB")
+
+const bare = "RuntimeError: CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.\nFor debugging consider passing CUDA_LAUNCH_BLOCKING=1.\nCompile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.\n"
+
+// calls writes a traceback: "file func code" per line.
+func calls(lines ...string) string {
+	var b strings.Builder
+	b.WriteString("Traceback (most recent call last):\n")
+	for i, l := range lines {
+		f := strings.SplitN(l, " ", 3)
+		fmt.Fprintf(&b, "  File \"%s\", line %d, in %s\n", f[0], 10+i, f[1])
+		if len(f) > 2 {
+			fmt.Fprintf(&b, "    %s\n", f[2])
+		}
+	}
+	return b.String()
+}
+
+const site = "/env/lib/python3.11/site-packages/"
+
+func diagnosed(text string) Diagnosis {
+	return Log(oomlog.ScanString("train.log", text), Given{})
+}
+
+// What a message, with its traceback and the lines around it, says of the cause.
+func TestCauses(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		text string
+		want remedy.Cause
+		// among says that the label need only be one of the first three.
+		among bool
+	}{
+		// The figures.
+		{name: "another process by subtraction", want: remedy.OtherProcess,
+			text: torchOld("512.00 MiB", "31.75 GiB", "3.10 GiB", "101.19 MiB", "3.40 GiB")},
+		{name: "another process by its line", want: remedy.OtherProcess,
+			text: torchNew("512.00 MiB", "79.15 GiB", "90.12 MiB", "Process 88121 has 61.70 GiB memory in use. Including non-PyTorch memory, this process has 17.34 GiB memory in use. ", "16.10 GiB", "720.00 MiB")},
+		{name: "seven like processes", want: remedy.RanksShareGPU,
+			text: torchNew("52.00 MiB", "31.74 GiB", "39.62 MiB", strings.Repeat("Process 101 has 1.21 GiB memory in use. ", 7)+"Including non-PyTorch memory, this process has 23.10 GiB memory in use. ", "21.54 GiB", "677.26 MiB")},
+		{name: "sixteen bare contexts", want: remedy.WorkerCUDAContexts, among: true,
+			text: torchNew("52.00 MiB", "23.64 GiB", "39.62 MiB", strings.Repeat("Process 7 has 420.00 MiB memory in use. ", 16)+"Including non-PyTorch memory, this process has 16.70 GiB memory in use. ", "15.54 GiB", "677.26 MiB")},
+		{name: "fragmented", want: remedy.Fragmentation,
+			text: torchOld("1.90 GiB", "23.70 GiB", "13.41 GiB", "1.30 GiB", "21.20 GiB")},
+		{name: "the hint is printed but could not help", want: remedy.BatchTooLarge,
+			text: torchOld("1.90 GiB", "23.70 GiB", "22.01 GiB", "1.10 GiB", "22.20 GiB")},
+		{name: "a limit", want: remedy.MemoryCap,
+			text: "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 64.00 MiB. GPU 0 has a total capacity of 79.11 GiB of which 60.19 GiB is free. Including non-PyTorch memory, this process has 18.90 GiB memory in use. 18.00 GiB allowed; Of the allocated memory 17.48 GiB is allocated by PyTorch, and 480.00 MiB is reserved by PyTorch but unallocated.\n"},
+		{name: "a limit by preemption", want: remedy.MemoryCap,
+			text: "torch.OutOfMemoryError: CUDA out of memory. Allocation was preemptively rejected because it would exceed per_process_memory_fraction limit. Requested size: 3.00 GiB\n"},
+		{name: "more than the card", want: remedy.InputTooLarge, text: torchOld("74.51 GiB", "23.70 GiB", "0.40 GiB", "22.10 GiB", "0.52 GiB")},
+		{name: "garbage", want: remedy.DriverOrHardware, text: "torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2350741.10 GiB (GPU 0; 23.70 GiB total capacity; 1.20 GiB already allocated; 21.01 GiB free; 1.31 GiB reserved in total by PyTorch)\n"},
+		{name: "1EB after a timeout", want: remedy.CascadeFromOtherError,
+			text: "[rank1]:[E ProcessGroupNCCL.cpp:475] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=91, OpType=BROADCAST, Timeout(ms)=600000)\ntorch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate more than 1EB memory.\n"},
+		{name: "an APU", want: remedy.UnifiedMemoryBoard,
+			text: "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 GiB. GPU 0 has a total capacity of 15.41 GiB of which 15.20 GiB is free. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is reserved by PyTorch but unallocated.\n"},
+		{name: "a whole card on top of a full one", want: remedy.ShapeOrDataBug, text: torchOld("9.90 GiB", "11.91 GiB", "10.20 GiB", "410.00 MiB", "10.90 GiB")},
+		{name: "private pools", want: remedy.CompileOrCUDAGraph,
+			text: "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 320.00 MiB. GPU 0 has a total capacity of 79.11 GiB of which 203.19 MiB is free. Including non-PyTorch memory, this process has 78.90 GiB memory in use. Of the allocated memory 75.48 GiB is allocated by PyTorch, with 14.12 GiB allocated in private pools (e.g., CUDA Graphs), and 1.97 GiB is reserved by PyTorch but unallocated.\n"},
+		{name: "a small full card", want: remedy.ActivationsNoCheckpointing, among: true, text: torchOld("128.00 MiB", "8.00 GiB", "7.01 GiB", "0 bytes", "7.20 GiB")},
+		{name: "a process that holds much outside PyTorch", want: remedy.NCCLOutsideAllocator,
+			text: torchNew("512.00 MiB", "79.15 GiB", "90.12 MiB", "Including non-PyTorch memory, this process has 79.04 GiB memory in use. ", "64.10 GiB", "220.00 MiB")},
+
+		// Library errors.
+		{name: "NCCL", want: remedy.NCCLOutsideAllocator,
+			text: "gpu7:911:1203 [3] include/alloc.h:205 NCCL WARN Cuda failure 2 'out of memory'\ngpu7:911:1203 [3] include/alloc.h:221 NCCL WARN Failed to CUDA calloc async 4194304 bytes\ntorch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:340, unhandled cuda error (run with NCCL_DEBUG=INFO for details), NCCL version 2.21.5\n"},
+		{name: "cuBLAS", want: remedy.MaskedLibraryInit, text: calls("/home/me/train.py main loss.backward()") + "RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`\n"},
+		{name: "cuDNN", want: remedy.MaskedLibraryInit, text: "RuntimeError: cuDNN error: CUDNN_STATUS_NOT_INITIALIZED\n"},
+		{name: "NVML", want: remedy.MaskedNVMLAssert, text: "RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at \"../c10/cuda/CUDACachingAllocator.cpp\":1090, please report a bug to PyTorch.\n"},
+		{name: "an unchecked kernel", want: remedy.MaskedIllegalAccess, text: "out of memory\ninvalid argument\nRuntimeError: CUDA error: an illegal memory access was encountered\n"},
+
+		// Optimizer.
+		{name: "Adam's state", want: remedy.OptimizerState,
+			text: calls("/home/me/train.py main optimizer.step()", site+"torch/optim/optimizer.py wrapper out = func(*args, **kwargs)", site+"torch/optim/adamw.py step has_complex = self._init_group(", site+"torch/optim/adamw.py _init_group state[\"exp_avg\"] = torch.zeros_like(") + full},
+		{name: "DeepSpeed's state", want: remedy.OptimizerState,
+			text: calls("/home/me/train.py main model, optimizer = setup()", site+"deepspeed/__init__.py initialize engine = DeepSpeedEngine(args)", site+"deepspeed/runtime/engine.py _configure_zero_optimizer optimizer = Stage(", site+"deepspeed/runtime/zero/stage_1_and_2.py initialize_optimizer_states self.optimizer.step()") + full},
+		{name: "foreach", want: remedy.OptimizerForeachPeak,
+			text: calls("/home/me/train.py main optimizer.step()", site+"torch/optim/adamw.py step adamw(", site+"torch/optim/adamw.py _multi_tensor_adamw exp_avg_sq_sqrt = torch._foreach_sqrt(device_exp_avg_sqs)") + full},
+
+		// Loss, sequence, inputs.
+		{name: "logits", want: remedy.LogitsVocab,
+			text: calls("/home/me/train.py main loss = model(**batch).loss", site+"transformers/models/llama/modeling_llama.py forward loss = self.loss_function(logits=logits)", site+"transformers/loss/loss_utils.py ForCausalLMLoss logits = logits.float()") + full},
+		{name: "cross entropy", want: remedy.LogitsVocab,
+			text: calls("/home/me/train.py main loss = criterion(out, y)", site+"torch/nn/functional.py cross_entropy return torch._C._nn.cross_entropy_loss(input, target)") + full},
+		{name: "label assignment", want: remedy.LongestBatch,
+			text: calls("/src/yolo/train.py train loss = head(x)", "/src/yolo/assigner.py assign ious = bbox_overlaps(boxes, anchors)") + full},
+		{name: "attention scores", want: remedy.SequenceTooLong,
+			text: calls("/home/me/train.py main out = model(ids)", site+"transformers/models/bert/modeling_bert.py forward attention_scores = torch.matmul(query_layer, key_layer.transpose(-1, -2))") + full},
+		{name: "a distance matrix", want: remedy.InputTooLarge,
+			text: calls("/home/me/points.py nearest d = torch.cdist(a, b)") + torchOld("9.10 GiB", "23.70 GiB", "4.20 GiB", "8.10 GiB", "4.60 GiB")},
+		{name: "late in the epoch", want: remedy.LongestBatch,
+			text: " 61%|######    | 6100/10000 [1:40:12<1:04:03,  1.01it/s]\n" + calls("/home/me/train.py main out = model(ids)", site+"torch/nn/modules/module.py _call_impl return forward_call(*args, **kwargs)") + full},
+		{name: "first step", want: remedy.BatchTooLarge,
+			text: "  0%|          | 0/10000 [00:00<?, ?it/s]\n" + calls("/home/me/train.py main out = model(images)", site+"torch/nn/modules/conv.py forward return self._conv_forward(input)") + full},
+		{name: "no checkpointing in the arguments", want: remedy.ActivationsNoCheckpointing, among: true,
+			text: "TrainingArguments(\nper_device_train_batch_size=1,\ngradient_checkpointing=False,\n)\n" + calls("/home/me/train.py main trainer.train()", site+"transformers/trainer.py training_step loss = self.compute_loss(model, inputs)", site+"transformers/models/qwen2/modeling_qwen2.py forward down_proj = self.down_proj(x)") + full},
+
+		// Growth.
+		{name: "retained graph in the code", want: remedy.LeakGraphRetained,
+			text: calls("/home/me/train.py main total_loss += loss", "/home/me/train.py step loss.backward(retain_graph=True)") + full},
+		{name: "rising memory", want: remedy.LeakGraphRetained, text: rising("step") + full},
+		{name: "rising memory in evaluation", want: remedy.EvalNoGrad, among: true, text: rising("Evaluation") + calls("/home/me/main.py evaluate out = model(x)") + full},
+		{name: "metrics", want: remedy.LeakStateGrowth,
+			text: calls("/home/me/module.py validation_step self.metrics.update(preds, y)", site+"torchmetrics/metric.py wrapped_func update(*args, **kwargs)") + full},
+		{name: "a retry finds the card as full as before", want: remedy.ExceptionHoldsTensors,
+			text: full + "Decreasing batch size to: 8.\n" + full},
+
+		// Evaluation.
+		{name: "gathered predictions", want: remedy.EvalAccumulatesPredictions,
+			text: calls("/home/me/train.py main trainer.train()", site+"transformers/trainer.py evaluation_loop all_preds.add(logits)", site+"transformers/trainer_pt_utils.py nested_concat return torch_pad_and_concatenate(tensors, new_tensors)") + full},
+		{name: "a larger evaluation", want: remedy.EvalWorkloadLarger,
+			text: calls("/home/me/train.py main validate(model)", "/home/me/train.py validate out = model(image)") + torchOld("7.90 GiB", "23.70 GiB", "9.20 GiB", "3.10 GiB", "18.10 GiB")},
+		{name: "an evaluation with a graph", want: remedy.EvalNoGrad, among: true,
+			text: calls("/home/me/train.py main val_one_epoch(model)", "/home/me/train.py val_one_epoch loss = model(x)", site+"torch/nn/modules/module.py _call_impl return forward_call(*args)") + full},
+
+		// Saving and loading.
+		{name: "save", want: remedy.SaveGathersFullState,
+			text: calls("/home/me/train.py main trainer.save_model()", site+"transformers/trainer.py _save state_dict = self.model.state_dict()") + full},
+		{name: "a failed clone", want: remedy.SaveGathersFullState,
+			text: site + "torch/distributed/fsdp/fully_sharded_data_parallel.py:2224: UserWarning: Failed to clone() tensor with name model.norm.weight. Error: CUDA out of memory. Tried to allocate 250.00 MiB (GPU 3; 39.59 GiB total capacity; 36.00 GiB already allocated; 101.19 MiB free; 37.00 GiB reserved in total by PyTorch)\n"},
+		{name: "resume", want: remedy.ResumeDoubleLoad,
+			text: calls("/home/me/train.py main load_checkpoint(path)", "/home/me/train.py load_checkpoint optimizer.load_state_dict(ckpt)", site+"torch/optim/optimizer.py load_state_dict state_dict = deepcopy(state_dict)", "/usr/lib/python3.11/copy.py deepcopy y = copier(x, memo)") + full},
+		{name: "the weights do not fit", want: remedy.GPUTooSmall,
+			text: calls("/home/me/chat.py main model = AutoModel.from_pretrained(name).cuda()", site+"torch/nn/modules/module.py cuda return self._apply(lambda t: t.cuda(device))", site+"torch/nn/modules/module.py _apply param_applied = fn(param)") + full},
+		{name: "a reference model", want: remedy.ExtraModelCopy, among: true,
+			text: calls("/home/me/dpo.py main trainer = DPOTrainer(model)", site+"trl/trainer/dpo_trainer.py __init__ self.ref_model = create_reference_model(model)", "/usr/lib/python3.11/copy.py deepcopy y = copier(x, memo)") + full},
+		{name: "a notebook's old model", want: remedy.ExtraModelCopy, among: true,
+			text: "Cell In[17], line 3, in <cell line: 3>()\n----> 3 model = AutoModelForCausalLM.from_pretrained(name)\nFile " + site + "transformers/modeling_utils.py:3850, in from_pretrained(cls)\nFile " + site + "torch/nn/modules/module.py:1150, in to(self)\n" + full},
+
+		// Placement.
+		{name: "an engine in the trainer", want: remedy.ColocatedEngine,
+			text: calls(site+"trl/trainer/grpo_trainer.py __init__ self.llm = LLM(", site+"vllm/entrypoints/llm.py __init__ self.llm_engine = LLMEngine.from_engine_args(", site+"vllm/worker/worker.py determine_num_available_blocks torch.cuda.empty_cache()") + full},
+		{name: "DataParallel", want: remedy.DPImbalance,
+			text: calls("/home/me/train.py main out = model(x)", site+"torch/nn/parallel/data_parallel.py forward return self.gather(outputs, self.output_device)", site+"torch/nn/parallel/scatter_gather.py gather res = gather_map(outputs)") + full},
+		{name: "unlike cards", want: remedy.MixedGPUs,
+			text: site + "torch/nn/parallel/data_parallel.py:33: UserWarning: \n    There is an imbalance between your GPUs. You may want to exclude GPU 1 which\n    has less than 75% of the memory or cores of GPU 0.\nRuntimeError: CUDA error: out of memory\n"},
+		{name: "a rank on the first card", want: remedy.RanksShareGPU,
+			text: "[rank3]: " + torchNew("512.00 MiB", "79.15 GiB", "90.12 MiB", "Process 11 has 39.10 GiB memory in use. Process 12 has 38.90 GiB memory in use. Including non-PyTorch memory, this process has 1.04 GiB memory in use. ", "600.10 MiB", "20.00 MiB")},
+		{name: "workers with CUDA", want: remedy.WorkerCUDAContexts,
+			text: calls(site+"torch/utils/data/_utils/worker.py _worker_loop init_fn(worker_id)", "/home/me/data.py worker_init_fn torch.cuda.set_device(rank)") + bare},
+		{name: "the wrong card", want: remedy.WrongGPU, text: smi + torchOld("512.00 MiB", "23.69 GiB", "1.10 GiB", "101.19 MiB", "1.40 GiB")},
+		{name: "nobody in the table", want: remedy.OrphanProcess, text: smiEmpty + torchOld("512.00 MiB", "23.69 GiB", "1.10 GiB", "101.19 MiB", "1.40 GiB")},
+		{name: "the first touch of a card", want: remedy.OtherProcess, text: calls("/home/me/train.py main model = model.to(device)") + bare},
+		{name: "a device map and then one card", want: remedy.WrongPlacement,
+			text: calls("/home/me/chat.py main model = AutoModel.from_pretrained(name, device_map=\"auto\").cuda()") + full},
+
+		// Settings without effect.
+		{name: "the engine moves all of the model", want: remedy.ShardingNotEffective,
+			text: calls("/home/me/train.py main engine = deepspeed.initialize(model=model)", site+"deepspeed/runtime/engine.py _configure_distributed_model self.module.to(self.device)") + full},
+		{name: "upcast", want: remedy.PrecisionNotApplied,
+			text: calls("/home/me/qlora.py main model = prepare_model_for_kbit_training(model)", site+"peft/utils/other.py prepare_model_for_kbit_training param.data = param.data.to(torch.float32)") + full},
+
+		// Host and platform.
+		{name: "pinned in the loader", want: remedy.PinnedHostMemory,
+			text: calls(site+"torch/utils/data/dataloader.py __next__ data = self._next_data()", site+"torch/utils/data/_utils/pin_memory.py pin_memory return data.pin_memory()") + bare},
+		{name: "pinned in TensorFlow", want: remedy.PinnedHostMemory, text: "E tensorflow/stream_executor/cuda/cuda_driver.cc:893] failed to alloc 4294967296 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"},
+		{name: "free memory on Windows", want: remedy.HostRAMOrCommit,
+			text: calls("C:\\Users\\me\\train.py main model.to(0)", "C:\\py\\lib\\site-packages\\torch\\nn\\modules\\module.py to return self._apply(convert)") + torchOld("20.00 MiB", "12.00 GiB", "1.20 GiB", "9.41 GiB", "1.31 GiB")},
+		{name: "Jetson", want: remedy.UnifiedMemoryBoard, text: "NvMapMemAllocInternalTagged: 1075072515 error 12\nNvMapMemHandleAlloc: error 0\nRuntimeError: CUDA driver error: out of memory\n"},
+
+		// Other frameworks.
+		{name: "JAX's pool", want: remedy.Preallocation, text: "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 268435456 bytes.\n"},
+		{name: "JAX's program", want: remedy.BatchTooLarge, text: "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 42949672960 bytes.\n"},
+		{name: "TensorFlow's session", want: remedy.Preallocation, text: "E tensorflow/stream_executor/cuda/cuda_driver.cc:828] failed to allocate 7.30G (7838315315 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"},
+		{name: "TensorFlow's tensor", want: remedy.BatchTooLarge, text: "ResourceExhaustedError: OOM when allocating tensor with shape[64,512,56,56] and type float on /job:localhost/replica:0/task:0/device:GPU:0 by allocator GPU_0_bfc [Op:Conv2D]\n"},
+
+		{name: "after an update", want: remedy.LibraryRegression, text: "The same script ran out after upgrading to 4.48.\n" + full},
+
+		// Not an out-of-memory of the GPU.
+		{name: "Triton", want: remedy.NotOOMTritonSMEM, text: "triton.runtime.errors.OutOfResources: out of resource: shared memory, Required: 135168, Hardware limit: 101376. Reducing block sizes or `num_stages` may help.\n"},
+		{name: "illegal access", want: remedy.NotOOMIllegalAccess, text: calls("/home/me/train.py main loss.backward()") + "RuntimeError: CUDA error: an illegal memory access was encountered\n"},
+		{name: "assert", want: remedy.NotOOMDeviceAssert, text: "RuntimeError: CUDA error: device-side assert triggered\n"},
+		{name: "disk", want: remedy.NotOOMDiskFull, text: "OSError: [Errno 28] No space left on device\n"},
+		{name: "shm", want: remedy.NotOOMSharedMemory, text: "ERROR: Unexpected bus error encountered in worker. This might be caused by insufficient shared memory (shm).\n"},
+		{name: "killed worker", want: remedy.NotOOMHostMemory, text: "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. \n"},
+		{name: "host tensor", want: remedy.NotOOMHostMemory, text: "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 137438953472 bytes. Error code 12 (Cannot allocate memory)\n"},
+		{name: "driver", want: remedy.NotOOMDriverMismatch, text: "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"},
+		{name: "busy", want: remedy.NotOOMDeviceBusy, text: "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\n"},
+		{name: "NaN", want: remedy.NotOOMNumerical, text: "torch._C._LinAlgError: linalg.cholesky: The factorization could not be completed because the input is not positive-definite (the leading minor of order 3 is not positive-definite).\nOOM, skipping this batch\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d := diagnosed(c.text)
+			var got []string
+			rank := -1
+			for i, cause := range d.Causes {
+				if cause.Label == c.want {
+					rank = i
+				}
+				got = append(got, fmt.Sprintf("%s %.2f", cause.Label, cause.Confidence))
+			}
+			if rank < 0 || rank > 0 && !c.among || rank > 2 {
+				t.Errorf("want %s, got %s", c.want, strings.Join(got, ", "))
+			}
+			if want := !notOOM(c.want); d.IsOOM() != want {
+				t.Errorf("is_oom = %v, want %v", d.IsOOM(), want)
+			}
+		})
+	}
+}
+
+// rising is a log whose printed memory grows by 0.5 GiB every hundred steps.
+func rising(label string) string {
+	var b strings.Builder
+	for i := range 20 {
+		if label == "Evaluation" {
+			fmt.Fprintf(&b, "Evaluation  [%4d/5000]  eta: 0:01:53    time: 0.0506  max mem: %d\n", 100*i, 9000+512*i)
+		} else {
+			fmt.Fprintf(&b, "step %d/5000 loss 0.5 memory allocated: %.2f GiB\n", 100*i, 9+0.5*float64(i))
+		}
+	}
+	return b.String()
+}
+
+const smiHead = `+-----------------------------------------------------------------------------+
+| GPU  Name        Persistence-M| Bus-Id        Disp.A | Volatile Uncorr. ECC |
+|   0  NVIDIA GeForce RTX 3090  On   | 00000000:3B:00.0 Off |                  N/A |
+| 30%   54C    P2   345W / 350W |  23710MiB / 24259MiB |     99%      Default |
+`
+
+const smi = smiHead + `|   1  NVIDIA GeForce RTX 3090  On   | 00000000:5E:00.0 Off |                  N/A |
+| 30%   31C    P8    25W / 350W |      5MiB / 24259MiB |      0%      Default |
+|    0   N/A  N/A     41177      C   python                          23701MiB |
+`
+
+const smiEmpty = smiHead + `|  No running processes found                                                 |
+`
