@@ -37,7 +37,7 @@ func figureRules() []logRule {
 		{"fig.absurd", []vote{{remedy.DriverOrHardware, strong}, {remedy.ShapeOrDataBug, strong - 0.4}, {remedy.CascadeFromOtherError, 2}}, absurdRequest},
 		{"fig.one_huge_request", []vote{{remedy.InputTooLarge, 2}, {remedy.BatchTooLarge, 2}, {remedy.LongestBatch, weak}, {remedy.SequenceTooLong, trace}}, oneHugeRequest},
 		{"fig.another_whole_card", []vote{{remedy.ShapeOrDataBug, 3.4}, {remedy.InputTooLarge, 2}, {remedy.LongestBatch, 2}}, anotherWholeCard},
-		{"fig.fragmented", []vote{{remedy.Fragmentation, strong}, {remedy.LongestBatch, weak}, {remedy.BatchTooLarge, weak}}, fragmented},
+		{"fig.fragmented", []vote{{remedy.Fragmentation, strong}, {remedy.LongestBatch, trace}, {remedy.BatchTooLarge, trace}}, fragmented},
 		{"fig.no_slack", []vote{{remedy.Fragmentation, -strong}}, noSlack},
 		{"fig.filled", []vote{
 			{remedy.BatchTooLarge, 2.2}, {remedy.ActivationsNoCheckpointing, 1.7}, {remedy.GPUTooSmall, 1.6}, {remedy.LongestBatch, 1.2}, {remedy.InputTooLarge, 1.0}, {remedy.LeakGraphRetained, trace},

@@ -11,7 +11,7 @@ import (
 // when it fails decides.
 func historyRules() []logRule {
 	return []logRule{
-		{"hist.late", []vote{{remedy.LongestBatch, 2.2}, {remedy.LeakGraphRetained, weak}, {remedy.LeakStateGrowth, trace}, {remedy.BatchTooLarge, -1}, {remedy.GPUTooSmall, -1}, {remedy.TrainStateTooLarge, -fair}, {remedy.ActivationsNoCheckpointing, -1}}, late},
+		{"hist.late", []vote{{remedy.LongestBatch, 2.2}, {remedy.LeakGraphRetained, weak}, {remedy.Fragmentation, weak}, {remedy.LeakStateGrowth, trace}, {remedy.BatchTooLarge, -1}, {remedy.GPUTooSmall, -1}, {remedy.TrainStateTooLarge, -fair}, {remedy.ActivationsNoCheckpointing, -1}}, late},
 		{"hist.first_step", []vote{{remedy.BatchTooLarge, trace}, {remedy.GPUTooSmall, 0.5}, {remedy.LongestBatch, -fair}, {remedy.LeakGraphRetained, -fair}, {remedy.LeakStateGrowth, -fair}}, firstStep},
 		{"hist.growth", []vote{{remedy.LeakGraphRetained, strong + 0.5}, {remedy.LeakStateGrowth, strong - 0.5}}, grows},
 		{"hist.eval_growth", []vote{{remedy.EvalAccumulatesPredictions, fair}, {remedy.EvalNoGrad, fair}, {remedy.LeakGraphRetained, -weak}}, evalGrows},

@@ -56,7 +56,7 @@ func next(s *signals, causes []Cause) *Check {
 	}
 	switch first.Label {
 	case remedy.OtherProcess, remedy.OrphanProcess, remedy.WrongGPU, remedy.RanksShareGPU, remedy.WorkerCUDAContexts, remedy.MixedGPUs, remedy.NCCLOutsideAllocator, remedy.DriverOrHardware, remedy.DPImbalance:
-		return check("holders", "unoom top --once")
+		return check("holders", "nvidia-smi --query-compute-apps=gpu_uuid,pid,used_memory,process_name --format=csv")
 	case remedy.PinnedHostMemory, remedy.HostRAMOrCommit, remedy.NotOOMHostMemory:
 		return check("host", "free -m; ulimit -l; dmesg | grep -i 'killed process'")
 	case remedy.NotOOMSharedMemory:
@@ -70,7 +70,7 @@ func next(s *signals, causes []Cause) *Check {
 	case remedy.LongestBatch, remedy.LeakGraphRetained, remedy.LeakStateGrowth, remedy.Fragmentation, remedy.CompileOrCUDAGraph, remedy.ExceptionHoldsTensors:
 		return check("history", "unoom run -- python …")
 	case remedy.EvalNoGrad, remedy.EvalWorkloadLarger, remedy.EvalAccumulatesPredictions, remedy.ExtraModelCopy:
-		return check("lint", "unoom lint train.py")
+		return check("eval_code", `grep -nE 'no_grad|inference_mode|append\(' train.py`)
 	case remedy.CascadeFromOtherError, remedy.ShapeOrDataBug:
 		return check("first_error", "grep -n -i -m 5 'error\\|timeout' LOG")
 	}
