@@ -1,6 +1,7 @@
 package model
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -22,7 +23,16 @@ type Entry struct {
 }
 
 // Model builds the entry's network.
-func (e *Entry) Model(opt Options) (*Model, error) { return Parse(e.Name, e.Config, opt) }
+func (e *Entry) Model(opt Options) (*Model, error) {
+	if bytes.Contains(e.Config, []byte(`"builder"`)) {
+		spec, err := specOf(e.Config)
+		if err != nil {
+			return nil, &ConfigError{Name: e.Name, Msg: err.Error()}
+		}
+		return FromVision(e.Name, *spec)
+	}
+	return Parse(e.Name, e.Config, opt)
+}
 
 // Catalogue is the list of well-known models.
 type Catalogue []Entry

@@ -13,7 +13,11 @@
 // a guess.
 package model
 
-import "iter"
+import (
+	"iter"
+
+	"unoom/internal/model/vision"
+)
 
 // A Family is the general form of a network.
 type Family string
@@ -73,6 +77,8 @@ type Model struct {
 	// Quantized is the quantisation of the published weights, by the name in
 	// config.json ("gptq", "awq", "bitsandbytes", "fp8"), "" for none.
 	Quantized string
+	// Image has the settings of an image network, nil for others; see Graph.
+	Image *vision.Spec
 }
 
 // A Stack is a run of layers over one residual stream.

@@ -412,13 +412,24 @@ func (b *Builder) Loss(op Op, class Class, in []Value, shape ...int64) Value {
 // Start says where backward starts.
 func (b *Builder) Start(loss Value) { b.g.Loss = loss }
 
-// Shared marks the operation added last as a further use of a module.
-func (b *Builder) Shared() {
-	n := &b.g.Nodes[len(b.g.Nodes)-1]
-	for i := range b.g.Nodes[:len(b.g.Nodes)-1] {
-		if b.g.Nodes[i].Name == n.Name && len(b.g.Nodes[i].Params) == len(n.Params) {
-			n.Shared = int32(i) + 1
-			return
+// Again runs f, whose modules have all run before: each shares the parameters of
+// the first of its name.
+func (b *Builder) Again(f func()) {
+	from := len(b.g.Nodes)
+	f()
+	for i := from; i < len(b.g.Nodes); i++ {
+		n := &b.g.Nodes[i]
+		if len(n.Params) == 0 {
+			continue
+		}
+		for k := range b.g.Nodes[:from] {
+			if o := &b.g.Nodes[k]; o.Name == n.Name && o.Shared == 0 && len(o.Params) == len(n.Params) {
+				n.Shared = int32(k) + 1
+				break
+			}
+		}
+		if n.Shared == 0 {
+			b.fail(n.Name, "has not run before")
 		}
 	}
 }
@@ -432,4 +443,38 @@ func (b *Builder) Parameter(name string, shape ...int64) Value {
 // Gathered looks rows of a table up by fixed indices (relative position biases).
 func (b *Builder) Gathered(name string, table []int64, shape ...int64) Value {
 	return b.node(Node{Op: Gather, Name: b.full(name), Params: []Param{{Shape: table}}}, Float, shape...)
+}
+
+// Broadcast adds arithmetic whose result has a shape larger than both operands.
+func (b *Builder) Broadcast(op Op, x, y Value, shape ...int64) Value {
+	return b.node(Node{Op: op, In: []Value{x, y}}, b.g.Tensors[x].Class, shape...)
+}
+
+// DynamicConv convolves each of the maps with a kernel that is itself computed.
+func (b *Builder) DynamicConv(x, kernels Value, size, padding int64) Value {
+	s := b.Shape(x)
+	w := Window{Kernel: [2]int64{size, size}, Stride: [2]int64{1, 1}, Padding: [2]int64{padding, padding}, Dilation: [2]int64{1, 1}, Groups: s[1]}
+	return b.node(Node{Op: Conv, In: []Value{x, kernels}, Conv: w}, Float, s[0], s[1], w.out(s[2], 0), w.out(s[3], 1))
+}
+
+// NoGrad runs f without recording: what it makes has no gradient.
+func (b *Builder) NoGrad(f func()) {
+	from := len(b.g.Tensors)
+	f()
+	for i := from; i < len(b.g.Tensors); i++ {
+		b.g.Tensors[i].Grad = false
+	}
+}
+
+// Float brings a tensor to float32 where the computation is in another type.
+func (b *Builder) Float(x Value) Value {
+	return b.node(Node{Op: Cast, In: []Value{x}}, Float32, b.Shape(x)...)
+}
+
+// ActIn adds a function of one operand that overwrites it.
+func (b *Builder) ActIn(op Op, x Value) Value { return b.Act(op, x, true) }
+
+// Into adds arithmetic that overwrites its first operand.
+func (b *Builder) Into(op Op, x, y Value) Value {
+	return b.same(Node{Op: op, In: []Value{x, y}, InPlace: true})
 }

@@ -69,14 +69,18 @@ const (
 	Mean         Op = "mean"
 	Sum          Op = "sum"
 
+	TopK Op = "topk" // values and indices
+
 	Dropout   Op = "dropout"   // a mask for each element
 	Dropout2d Op = "dropout2d" // noise for each map, multiplied
 	DropPath  Op = "drop_path" // noise for each sample, multiplied
 
-	NLL       Op = "nll_loss"
-	Attention Op = "scaled_dot_product_attention" // fused
-	Embedding Op = "embedding"
-	Cast      Op = "to"
+	NLL Op = "nll_loss"
+	// CrissCross is a product along rows and columns; it keeps both operands.
+	CrissCross Op = "criss_cross"
+	Attention  Op = "scaled_dot_product_attention" // fused
+	Embedding  Op = "embedding"
+	Cast       Op = "to"
 )
 
 // Keeps says what autograd keeps of an operation.
@@ -122,6 +126,8 @@ func (g *Graph) Keeps(n *Node, old bool) Keeps {
 		if len(n.In) > 1 && in(0).Grad {
 			k.Operands = append(k.Operands, 1)
 		}
+	case CrissCross:
+		k.Operands = []int{0, 1}
 	case MatMul, Mul, Div:
 		if in(1).Grad {
 			k.Operands = append(k.Operands, 0)

@@ -6,17 +6,33 @@ package graph
 // 1.11.
 func (g *Graph) Saved(size int64, old bool) int64 {
 	kept := make([]bool, len(g.Tensors))
+	base := func(v Value) Value { return g.Tensors[v].Base }
+	if size == 4 { // casts to float32 are the tensor itself
+		same := map[Value]Value{}
+		for i := range g.Nodes {
+			if n := &g.Nodes[i]; n.Op == Cast && g.Tensors[n.Out[0]].Class == Float32 {
+				same[n.Out[0]] = g.Tensors[n.In[0]].Base
+			}
+		}
+		base = func(v Value) Value {
+			v = g.Tensors[v].Base
+			if o, ok := same[v]; ok {
+				return o
+			}
+			return v
+		}
+	}
 	var sum int64
 	for i := range g.Nodes {
 		n := &g.Nodes[i]
 		k := g.Keeps(n, old)
 		for _, op := range k.Operands {
 			if op < len(n.In) && n.In[op] != None {
-				kept[g.Tensors[n.In[op]].Base] = true
+				kept[base(n.In[op])] = true
 			}
 		}
 		if k.Result {
-			kept[g.Tensors[n.Out[0]].Base] = true
+			kept[base(n.Out[0])] = true
 		}
 		for j := range k.Extra {
 			sum += k.Extra[j].Bytes(size)

@@ -31,14 +31,26 @@ type Spec struct {
 	Drop    float64 `json:"drop"`      // stochastic depth
 	Dropout float64 `json:"dropout"`   // before the classifier
 	Norm    bool    `json:"batchnorm"` // VGG with batch norm
+
+	Method   string  `json:"method"`   // of segmentation and detection
+	Backbone string  `json:"backbone"` // by OpenMMLab's tag
+	Crop     []int64 `json:"crop"`     // height and width
+	Dilation int64   `json:"dilation"` // of an FCN head; 0: 1
+	FP16     bool    `json:"fp16"`     // its name says that it is trained under autocast
 }
 
 // Build returns the graph of one forward pass with its loss.
 func (s *Spec) Build(in Input) (*graph.Graph, error) {
-	if in.Batch < 1 || in.Height < 1 || in.Width < 1 || in.Batch > 1<<20 || in.Height > 1<<16 || in.Width > 1<<16 {
-		return nil, fmt.Errorf("%d images of %d×%d are not an input", in.Batch, in.Height, in.Width)
+	if err := s.check(in); err != nil {
+		return nil, err
 	}
 	b := newNet()
+	switch s.Builder {
+	case "segmentation": // method, backbone, classes
+		n := segNet{backbone: s.Backbone, method: s.Method, classes: s.Classes, dilation: max(1, s.Dilation)}
+		n.build(b, in)
+		return b.finish()
+	}
 	x := b.Input(graph.Float, in.Batch, 3, in.Height, in.Width)
 	logits, err := s.forward(b, x)
 	if err != nil {
@@ -48,7 +60,7 @@ func (s *Spec) Build(in Input) (*graph.Graph, error) {
 	return b.finish()
 }
 
-// forward adds the network up to its logits.
+// forward adds a classification network up to its logits.
 func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
 	classes := s.Classes
 	if classes == 0 {

@@ -1,0 +1,92 @@
+package vision
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+// table calls f with the fields of each line of a test table.
+func table(t *testing.T, name string, f func(line string)) {
+	t.Helper()
+	file, err := os.Open("testdata/" + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		if line := lines.Text(); line != "" && !strings.HasPrefix(line, "#") {
+			f(line)
+		}
+	}
+}
+
+func TestSegmentationNetworksHaveTheirParameters(t *testing.T) {
+	n := 0
+	table(t, "segmentation_params.txt", func(line string) {
+		var name string
+		var want int64
+		if _, err := fmt.Sscan(line, &name, &want); err != nil {
+			t.Fatal(line, err)
+		}
+		n++
+		s := ParseName(name)
+		if s == nil {
+			t.Errorf("%s: the name is not understood", name)
+			return
+		}
+		h, w := s.Size()
+		g, err := s.Build(Input{1, h, w})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			return
+		}
+		if got := g.Params(); got != want {
+			t.Errorf("%s: %d parameters, want %d (%+d)", name, got, want, got-want)
+		}
+	})
+	if n < 150 {
+		t.Errorf("only %d networks were compared", n)
+	}
+}
+
+func TestNamesOfEarlierReleasesAreUnderstood(t *testing.T) {
+	for name, want := range map[string]Spec{
+		"deeplabv3_r101-d16-mg124_512x1024_40k_cityscapes": {Method: "deeplabv3", Backbone: "r101-d16-mg124", Classes: 19, Crop: []int64{512, 1024}},
+		"fcn_d6_r50-d16_769x769_80k_cityscapes":            {Method: "fcn", Backbone: "r50-d16", Classes: 19, Dilation: 6, Crop: []int64{769, 769}},
+		"fcn_unet_s5-d16_64x64_40k_drive":                  {Method: "fcn", Backbone: "unet", Classes: 2, Crop: []int64{64, 64}},
+		"cgnet_680x680_60k_cityscapes":                     {Method: "cgnet", Backbone: "m3n21", Classes: 19, Crop: []int64{680, 680}},
+		"deeplabv3_r101-d8_480x480_40k_pascal_context":     {Method: "deeplabv3", Backbone: "r101-d8", Classes: 60, Crop: []int64{480, 480}},
+		"pspnet_r101-d8_512x1024_80k_fp16_cityscapes":      {Method: "pspnet", Backbone: "r101-d8", Classes: 19, FP16: true, Crop: []int64{512, 1024}},
+		"ocrnet_hr48_512x512_80k_ade20k":                   {Method: "ocrnet", Backbone: "hr48", Classes: 150, Crop: []int64{512, 512}},
+	} {
+		got := ParseName(name)
+		want.Builder = "segmentation"
+		if got == nil || fmt.Sprint(*got) != fmt.Sprint(want) {
+			t.Errorf("%s: %+v, want %+v", name, got, want)
+		}
+	}
+	for _, name := range []string{"", "llama-2-7b", "fcn", "fcn_", "fcn_r50-d8_512x1024", "resnet50", strings.Repeat("fcn_", 100)} {
+		if s := ParseName(name); s != nil {
+			t.Errorf("%q was taken for %+v", name, s)
+		}
+	}
+}
+
+func FuzzParseName(f *testing.F) {
+	for _, s := range []string{"deeplabv3_r101-d16-mg124_512x1024_40k_cityscapes", "fcn_unet_s5-d16_64x64_40k_drive", "ocrnet_hr48_512x512_80k_ade20k"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		s := ParseName(name)
+		if s == nil {
+			return
+		}
+		if g, err := s.Build(Input{1, 64, 64}); err == nil && g.Params() <= 0 {
+			t.Fatalf("%s: %d parameters", name, g.Params())
+		}
+	})
+}
