@@ -26,13 +26,15 @@ func figureRules() []logRule {
 		{"fig.process_listed", []vote{{remedy.OtherProcess, fair}, {remedy.OrphanProcess, weak}, {remedy.WrongGPU, weak}}, processListed},
 		{"fig.like_ranks", []vote{{remedy.RanksShareGPU, strong + 2}, {remedy.WorkerCUDAContexts, fair}, {remedy.OtherProcess, -fair}, {remedy.OrphanProcess, -fair}, {remedy.WrongGPU, -fair}}, likeRanks},
 		{"fig.small_contexts", []vote{{remedy.WorkerCUDAContexts, strong}, {remedy.RanksShareGPU, weak}}, smallContexts},
-		{"fig.tiny_request", []vote{{remedy.LeakGraphRetained, 1.0}, {remedy.LeakStateGrowth, 0.5}}, tinyRequest},
+		{"fig.tiny_request", []vote{{remedy.LeakGraphRetained, 1.0}, {remedy.LeakStateGrowth, 0.5}, {remedy.LongestBatch, -1}, {remedy.InputTooLarge, -1}}, tinyRequest},
 		{"fig.unexplained_outside", []vote{{remedy.OtherProcess, 2.2}, {remedy.NCCLOutsideAllocator, 2.3}, {remedy.OrphanProcess, weak}, {remedy.ColocatedEngine, trace}, {remedy.WrongGPU, trace}}, unexplainedOutside},
 		{"fig.this_outside", []vote{{remedy.NCCLOutsideAllocator, strong}, {remedy.BatchTooLarge, weak}}, thisOutside},
 		{"fig.desktop_on_small_card", []vote{{remedy.GPUTooSmall, fair}, {remedy.BatchTooLarge, weak}, {remedy.OtherProcess, weak}, {remedy.ActivationsNoCheckpointing, weak}}, desktopOnSmallCard},
 		{"fig.allowed", []vote{{remedy.MemoryCap, decisive}}, allowed},
 		{"fig.plenty_free", []vote{{remedy.MemoryCap, 2.0}, {remedy.HostRAMOrCommit, 2.3}, {remedy.DriverOrHardware, 2.2}, {remedy.PinnedHostMemory, weak}, {remedy.UnifiedMemoryBoard, weak}}, plentyFree},
 		{"fig.larger_than_card", []vote{{remedy.InputTooLarge, strong}, {remedy.ShapeOrDataBug, fair}, {remedy.BatchTooLarge, 2}, {remedy.SequenceTooLong, weak}, {remedy.LongestBatch, trace}}, largerThanCard},
+		{"fig.larger_than_cards", []vote{{remedy.InputTooLarge, 3.2}, {remedy.ShapeOrDataBug, 1.8}, {remedy.BatchTooLarge, weak}, {remedy.SequenceTooLong, weak}}, largerThanCards},
+		{"fig.would_fit", []vote{{remedy.HostRAMOrCommit, 1.8}, {remedy.DriverOrHardware, 1.2}, {remedy.GPUTooSmall, 1.8}}, wouldFit},
 		{"fig.nothing_allocated", []vote{{remedy.UnifiedMemoryBoard, fair}, {remedy.DriverOrHardware, weak}, {remedy.GPUTooSmall, trace}}, nothingAllocated},
 		{"fig.absurd", []vote{{remedy.DriverOrHardware, strong}, {remedy.ShapeOrDataBug, strong - 0.4}, {remedy.CascadeFromOtherError, 2}}, absurdRequest},
 		{"fig.one_huge_request", []vote{{remedy.InputTooLarge, 2}, {remedy.BatchTooLarge, 2}, {remedy.LongestBatch, weak}, {remedy.SequenceTooLong, trace}}, oneHugeRequest},
@@ -146,6 +148,20 @@ func plentyFree(s *signals) (hit, bool) {
 
 func largerThanCard(s *signals) (hit, bool) {
 	return s.at(s.tried, s.capacity), s.memory() && s.hasTried && s.hasCapacity && s.tried > s.capacity && s.tried < absurd
+}
+
+// commonCard is more than nearly all cards that people train on have; a message
+// that was cut before its total still says so much.
+const commonCard = 96 * units.GiB
+
+func largerThanCards(s *signals) (hit, bool) {
+	return s.at(s.tried), s.memory() && s.hasTried && !s.hasCapacity && s.tried > commonCard/2 && s.tried < absurd
+}
+
+// wouldFit: a little more is free than was asked for, and yet it failed: page
+// granularity, a race, or a driver that counts on the host's memory.
+func wouldFit(s *signals) (hit, bool) {
+	return s.at(s.free, s.tried), s.hasTotals() && s.free > s.tried+s.tried/20 && !s.plentyFree() && !s.limited()
 }
 
 // nothingAllocated: the first large request already exceeds what the runtime

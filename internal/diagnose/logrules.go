@@ -206,5 +206,8 @@ func bareRuntime(s *signals) (hit, bool) {
 }
 
 func bareTorch(s *signals) (hit, bool) {
+	if _, larger := largerThanCards(s); larger {
+		return hit{}, false
+	}
 	return s.at(), s.fail != nil && s.memory() && !s.hasCapacity && slices.Contains([]string{"torch.bare", "torch.cut", "torch.async", "torch.xpu_short", "squeezed.out_of_memory"}, s.fail.Pattern) && s.tried < absurd
 }

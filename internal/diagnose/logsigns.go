@@ -104,6 +104,8 @@ func better(later, chosen oomlog.Failure) bool {
 		return true
 	case chosen.Class == oomlog.ClassVRAM && later.Class == oomlog.ClassVRAM && !chosen.Figures.Capacity.Known && !chosen.Figures.Tried.Known && later.Figures.Capacity.Known && chosen.Rank == later.Rank:
 		return later.Source.Line-chosen.Source.Line < 200
+	case chosen.Class == later.Class && len(chosen.Frames) == 0 && len(later.Frames) > 0 && !chosen.Figures.Tried.Known && chosen.Rank == later.Rank:
+		return later.Source.Line-chosen.Source.Line < 200 // the same, once more with its traceback
 	case chosen.Class == oomlog.ClassVRAM && !chosen.Certain && later.Certain && later.Class == oomlog.ClassVRAM:
 		return true
 	case chosen.Class == oomlog.ClassVRAMProbable && later.Class == oomlog.ClassVRAM:
@@ -293,7 +295,8 @@ type growth struct {
 }
 
 // growthOf returns the trend of the printed memory if it rises nearly all the
-// way and by more than a tenth: warm-up alone levels off.
+// way: by more than a tenth, or at nearly every reading. Warm-up alone levels
+// off, and so does the running maximum that many loggers print.
 func growthOf(samples []oomlog.Sample) *growth {
 	var values []oomlog.Sample
 	for _, v := range samples {
@@ -315,9 +318,11 @@ func growthOf(samples []oomlog.Sample) *growth {
 		}
 	}
 	first, last := tail[0], tail[len(tail)-1]
-	rise := last.Allocated.Bytes - first.Allocated.Bytes
-	if rises < 4*max(falls, 1) || rises < len(tail)/2 || float64(rise) < 0.1*float64(first.Allocated.Bytes) {
+	rise := share(last.Allocated.Bytes-first.Allocated.Bytes, first.Allocated.Bytes)
+	steady := len(tail) >= 8 && 10*rises >= 9*(len(tail)-1) && rise > 0.02
+	mostly := rises >= 4*max(falls, 1) && 2*rises >= len(tail) && rise > 0.1
+	if !steady && !mostly {
 		return nil
 	}
-	return &growth{first, last, rise / units.Bytes(len(tail)-1), len(tail)}
+	return &growth{first, last, (last.Allocated.Bytes - first.Allocated.Bytes) / units.Bytes(len(tail)-1), len(tail)}
 }

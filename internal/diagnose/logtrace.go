@@ -51,6 +51,7 @@ func traceRules() []logRule {
 			{remedy.EvalWorkloadLarger, 3.4}, {remedy.EvalNoGrad, 3.2}, {remedy.EvalAccumulatesPredictions, 2.6}, {remedy.ExtraModelCopy, trace}, {remedy.LeakStateGrowth, weak},
 			{remedy.BatchTooLarge, -fair}, {remedy.ActivationsNoCheckpointing, -fair}, {remedy.GPUTooSmall, -weak}, {remedy.LongestBatch, -1}, {remedy.LeakGraphRetained, -1}, {remedy.InputTooLarge, -trace},
 		}, ifPhase(oomlog.PhaseEvaluation)},
+		{"trace.evaluation_before_no_grad", []vote{{remedy.EvalNoGrad, 1.0}}, evaluationOld},
 		{"trace.evaluation_big", []vote{{remedy.EvalWorkloadLarger, weak}}, evaluationBig},
 		{"trace.evaluation_backward", []vote{{remedy.EvalNoGrad, fair}}, evaluationBackward},
 		{"trace.generate", []vote{{remedy.EvalWorkloadLarger, weak}, {remedy.SequenceTooLong, weak}}, generates},
@@ -78,6 +79,8 @@ func traceRules() []logRule {
 		{"trace.worker", []vote{{remedy.WorkerCUDAContexts, strong + 1}}, workerCUDA},
 		{"trace.first_touch", []vote{{remedy.OtherProcess, 1.2}, {remedy.WrongGPU, 1.2}}, firstTouch},
 		{"trace.pin_memory", []vote{{remedy.PinnedHostMemory, strong + 1}}, pinMemory},
+
+		{"trace.pin_bare", []vote{{remedy.PinnedHostMemory, 2}}, pinBare},
 
 		// Allocator and others.
 		{"trace.communication", []vote{{remedy.NCCLOutsideAllocator, strong}}, ifPhase(oomlog.PhaseCommunication)},
@@ -114,7 +117,7 @@ func logits(s *signals) (hit, bool) {
 	if !s.memory() || s.phase == oomlog.PhaseSave || s.phase == oomlog.PhaseResume {
 		return hit{}, false
 	}
-	return ifSees("cross_entropy", "log_softmax", "lm_head", "logits.float()", "forcausallmloss", "selective_log_softmax", "get_batch_logps", "per_token_logps", "shift_logits", "vocab_parallel", "nll_loss", "entropy_from_logits", "logits.to(")(s)
+	return ifSees("cross_entropy", "log_softmax", "lm_head", "logits.float()", "forcausallmloss", "selective_log_softmax", "get_batch_logps", "per_token_logps", "shift_logits", "vocab_parallel", "nll_loss", "entropy_from_logits", "logits.to(", "log_prob", "logprob", "logits.clone(")(s)
 }
 
 // backwardLarge: on large cards, which train language models, the gradient of
@@ -141,6 +144,12 @@ func metricState(s *signals) (hit, bool) {
 
 func evaluationBig(s *signals) (hit, bool) {
 	return s.at(s.tried), s.phase == oomlog.PhaseEvaluation && s.hasTried && s.hasCapacity && share(s.tried, s.capacity) > 0.15
+}
+
+// evaluationOld: PyTorch 0.4 took volatile=True away, which had kept evaluations
+// from recording; scripts of the time that still have it record every graph.
+func evaluationOld(s *signals) (hit, bool) {
+	return s.at(), s.phase == oomlog.PhaseEvaluation && s.fail != nil && s.memory() && (s.fail.Pattern == "torch.0.4" || s.fail.Pattern == "cuda.runtime_2")
 }
 
 func evaluationBackward(s *signals) (hit, bool) {
@@ -201,6 +210,13 @@ func workerCUDA(s *signals) (hit, bool) {
 func firstTouch(s *signals) (hit, bool) {
 	bare, isBare := bareRuntime(s)
 	return bare, isBare && (s.sees(".to(device", ".cuda(", "model.to(", "_lazy_init", "set_device", "torch.cuda.", "map_location") || s.phase == oomlog.PhaseLoad)
+}
+
+// pinBare: a bare runtime error while memory was pinned is of cudaHostAlloc.
+func pinBare(s *signals) (hit, bool) {
+	h, pinned := pinMemory(s)
+	_, isBare := bareRuntime(s)
+	return h, pinned && isBare
 }
 
 func pinMemory(s *signals) (hit, bool) {

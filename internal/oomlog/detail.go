@@ -157,6 +157,9 @@ func (s *scanner) detail(f *Failure, m *message, next int) {
 		frames, code := s.traceAfter(next, m.stream)
 		f.Frames, f.Code = frames, append(f.Code, code...)
 	}
+	if p, ok := s.progress.read(m.text, f.Source); ok && p.Total > 0 && !strings.Contains(m.low, "tried to allocate") {
+		s.noteProgress(p) // a progress bar in the same line
+	}
 	f.Phase = phaseOf(f.Frames, f.Code)
 	f.Where = own(f.Frames)
 	s.readFacts(max(0, m.start-tailFacts), int64(m.start))
@@ -244,7 +247,7 @@ func (s *scanner) traceAfter(next int, stream string) ([]Frame, []string) {
 	var frames []Frame
 	var code []string
 	end, gap := next, 0
-	for range afterLines {
+	for lines := range afterLines {
 		from, to, ok := s.nextLine(end)
 		if !ok {
 			break
@@ -253,6 +256,9 @@ func (s *scanner) traceAfter(next int, stream string) ([]Frame, []string) {
 		l := readLine(s.buf[from:min(to, from+2048)])
 		if stream != "" && l.stream != "" && l.stream != stream {
 			continue
+		}
+		if strings.HasPrefix(l.text, "Traceback") && lines <= 2 {
+			continue // a logger prints the message, then the traceback
 		}
 		if strings.HasPrefix(l.text, "Traceback") || strings.HasPrefix(l.text, "During handling") {
 			break

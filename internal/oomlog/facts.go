@@ -166,6 +166,8 @@ var phrases = [...]struct {
 }{
 	{"Instantaneous batch size per device", FactBatch},
 	{"Instantaneous batch size per GPU", FactBatch},
+	{"batch size per device", FactBatch},
+	{"gradient accumulation steps", FactAccumulation},
 	{"Total train batch size", FactGlobalBatch},
 	{"Gradient Accumulation steps", FactAccumulation},
 	{"Total optimization steps", FactMaxSteps},

@@ -52,9 +52,9 @@ var phaseRules = [...]phaseRule{
 		file:  []string{"vllm/engine/", "vllm/v1/engine", "vllm/worker", "vllm/executor", "vllm/entrypoints/llm", "sglang/srt/", "device_allocator/cumem"},
 		code:  []string{"= LLM(", ".wake_up(", "create_and_map(", "initialize_cache("}},
 	{phase: PhaseEvaluation, frame: true,
-		words:  []string{"evaluate*", "evaluation*", "eval*", "validate*", "validation*", "valid*", "val*", "predict*", "prediction*", "test*", "_run_sanity_check", "nested_concat", "run_evaluator", "inference_on_dataset", "sliding*", "slide_inference", "whole_inference", "run_validation", "tester*", "log_validation"},
+		words:  []string{"evaluate*", "evaluation*", "eval*", "validate*", "validation*", "valid*", "val*", "predict", "predict_step", "prediction_step", "prediction_loop", "predict_loop", "run_predict", "do_predict", "predict_epoch", "test*", "_run_sanity_check", "nested_concat", "run_evaluator", "inference_on_dataset", "sliding*", "slide_inference", "whole_inference", "run_validation", "tester*", "log_validation"},
 		code:   []string{"trainer.evaluate(", "evaluate(", "validate(", "nested_concat(", "nested_gather(", ".validation_step(", "prediction_step(", "pad_across_processes(", "trainer.predict("},
-		unless: []string{"validate_args", "validate_model", "validate_env", "evaluate_expression", "latest", "ast.literal_eval", "model.eval()", "valid_mask", "getvalue", "test_util", "validate_config", "exec_eval", "_validate_", "default_eval"}},
+		unless: []string{"validate_args", "validate_model", "validate_env", "evaluate_expression", "latest", "ast.literal_eval", "model.eval()", "valid_mask", "getvalue", "test_util", "validate_config", "validate_input", "is_valid", "check_valid", "exec_eval", "_validate_", "default_eval", "/test_", "/tests/", "test_util"}},
 	{phase: PhaseLoad, frame: true,
 		words: []string{"from_pretrained", "_load_pretrained_model", "load_model*", "_load_state_dict_into_model", "_load_state_dict_into_meta_model", "set_module_tensor_to_device", "dispatch_model", "_move_model_to_device", "_configure_distributed_model", "load_pretrained*", "build_model", "get_model", "init_model", "create_model", "load_pipeline", "prepare_model", "prepare_model_for_kbit_training", "prepare", "_prepare_fsdp", "prepare_fsdp_model", "_broadcast_model", "_materialize*", "replace_with_bnb_linear", "quantize*", "initialize_model", "setup_model", "create_reference_model", "init_parameters", "from_config", "load_checkpoint_and_dispatch"},
 		code:  []string{".from_pretrained(", "self.module.to(", "model.to(", "model.cuda(", "model = model.to", ".to_empty(", "dispatch_model(", "deepspeed.initialize(", "accelerator.prepare(", "prepare_model_for_kbit_training(", "net.cuda(", "net.to("}},
@@ -83,9 +83,10 @@ var phaseRules = [...]phaseRule{
 		file:   []string{"distributed_c10d.py", "torch/distributed/utils.py"},
 		unless: []string{"elastic", "launcher"}},
 	{phase: PhaseForward,
-		words: []string{"forward", "__call__", "_call_impl", "training_step", "compute_loss", "_wrapped_call_impl", "train_step", "forward_step", "forward_train", "encode", "decode", "sdpa_attention_forward", "scaled_dot_product_attention", "linear", "embedding", "softmax", "dropout", "layer_norm", "matmul", "conv2d", "conv3d", "silu", "gelu", "relu"},
-		file:  []string{"torch/nn/functional", "modeling_"},
-		code:  []string{"model(**", "model(", "self.model(", "net(", "outputs = ", "torch.matmul(", "F.scaled_dot_product", "F.linear(", "self.conv", "self.attn(", "self.mlp("}},
+		words:  []string{"forward", "__call__", "_call_impl", "training_step", "compute_loss", "_wrapped_call_impl", "train_step", "forward_step", "forward_train", "encode", "decode", "sdpa_attention_forward", "scaled_dot_product_attention", "linear", "embedding", "softmax", "dropout", "layer_norm", "matmul", "conv2d", "conv3d", "silu", "gelu", "relu"},
+		file:   []string{"torch/nn/functional", "modeling_"},
+		code:   []string{"model(**", "model(", "self.model(", "net(", "outputs = ", "torch.matmul(", "F.scaled_dot_product", "F.linear(", "self.conv", "self.attn(", "self.mlp("},
+		unless: []string{"modeling_utils", "modeling_flax_utils", "modeling_tf_utils", "__init__"}},
 }
 
 // phaseOf reads the phase from the calls of a traceback, outermost first, and
@@ -96,11 +97,12 @@ var phaseRules = [...]phaseRule{
 func phaseOf(trace []Frame, code []string) Phase {
 	var around, inner Phase
 	order := map[Phase]int{PhaseLoad: 1, PhaseEvaluation: 2, PhaseEngine: 3, PhaseResume: 4, PhaseSave: 5}
-	trained := false
+	trained, pretrained := false, false
 	visit := func(f Frame) {
+		pretrained = pretrained || f.Func == "from_pretrained" || f.Func == "_load_pretrained_model"
 		for i := range phaseRules {
 			r := &phaseRules[i]
-			if !r.matches(f) {
+			if !r.matches(f) || pretrained && r.phase == PhaseResume { // a model's own files are no checkpoint of the run
 				continue
 			}
 			if r.frame {

@@ -289,6 +289,9 @@ func (s *scanner) candidate(at, anchor int) int {
 		s.warn("too_many", at, s.table.anchor(anchor))
 	}
 	m := s.message(at, anchor)
+	if strings.Contains(m.low, "traceback (most recent") && !strings.Contains(m.text, "\n") {
+		return at + 1 // a notebook names the exception above its traceback, too
+	}
 	for _, i := range s.candidates(anchor, m) {
 		p := &s.table.patterns[i]
 		view := m.low
