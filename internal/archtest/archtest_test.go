@@ -54,6 +54,7 @@ var homes = map[string][]string{
 	"github.com/gofrs/flock":                {"internal/ledger"},
 	"github.com/google/pprof/profile":       {"internal/report/export"},
 	"github.com/spf13/cobra":                {"internal/cli"},
+	"github.com/spf13/pflag":                {"internal/cli"}, // cobra's flags
 	"golang.org/x/sync/errgroup":            {"internal/supervise", "internal/cli"},
 	"golang.org/x/sys/unix":                 {"internal/supervise", "internal/ledger"},
 	"golang.org/x/term":                     {"internal/cli"},

@@ -1,0 +1,302 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"unoom/internal/gpu"
+	"unoom/internal/memory"
+	"unoom/internal/plan"
+	"unoom/internal/units"
+	"unoom/internal/workload"
+)
+
+// planCommand holds the flags of the command.
+type planCommand struct {
+	*app
+	workload workloadFlags
+
+	allow, headroom, host string
+	targets               []string
+	keepMath, why         bool
+	maxPrice              float64
+	maxGPUs               int
+
+	gpuName string
+	count   int
+	warned  bool
+}
+
+func (a *app) planCommand() *cobra.Command {
+	p := &planCommand{app: a}
+	c := &cobra.Command{
+		Use:     "plan --model MODEL --gpu GPUS",
+		Aliases: []string{"recommend"},
+		Short:   "Find the fastest setting that fits, or the GPUs that would",
+		Long: "plan searches micro-batch and accumulation, checkpointing, sharding and parallelism,\n" +
+			"offload and the rest for the fastest setting that fits, with the batch kept exactly\n" +
+			"and the mathematics unchanged unless --allow says otherwise. It tells what each\n" +
+			"change saves and costs, and what would be needed where nothing fits.\n\n" +
+			"With --gpu any it looks for the hardware: the smallest, the cheapest for a step,\n" +
+			"the fastest.",
+		Example: "  unoom plan --model llama-3.1-8b --gpu 8xh100-80gb --global-batch 64 --seq 4096\n" +
+			"  unoom plan --model llama-3.1-8b --gpu rtx-4090 --global-batch 16 --allow peft --why\n" +
+			"  unoom plan --model qwen2.5-7b --gpu any --global-batch 32 --max-price 10",
+		Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return p.run() },
+	}
+	p.workload.add(c)
+	f := c.Flags()
+	f.StringVar(&p.allow, "allow", "", "changes of what is computed: any of precision,peft,optimizer,sequence")
+	f.BoolVar(&p.keepMath, "keep-math", false, "change nothing of what is computed (the default)")
+	f.StringVar(&p.headroom, "headroom", "5%", "share of the card to leave free")
+	f.StringSliceVar(&p.targets, "target", nil, "training stacks: hf, torchtitan, megatron, deepspeed or any (default: that of --framework)")
+	f.StringVar(&p.host, "host-memory", "", "RAM of the host for each GPU, such as 128GiB; limits offload")
+	f.BoolVar(&p.why, "why", false, "answer the usual questions with this run's numbers")
+	f.Float64Var(&p.maxPrice, "max-price", 0, "with --gpu any: US dollars an hour for all GPUs together")
+	f.IntVar(&p.maxGPUs, "max-gpus", 0, "with --gpu any: at most so many GPUs (default 8)")
+	_ = c.RegisterFlagCompletionFunc("target", cobra.FixedCompletions([]string{"hf", "torchtitan", "megatron", "deepspeed", "any"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = c.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions([]string{"precision", "peft", "optimizer", "sequence"}, cobra.ShellCompDirectiveNoFileComp))
+	return c
+}
+
+func (p *planCommand) run() error {
+	req, err := p.request()
+	if err != nil {
+		return err
+	}
+	if p.workload.gpu == "any" {
+		return p.market(req)
+	}
+	r, err := plan.Make(req)
+	if err != nil {
+		return p.requestError(err)
+	}
+	if len(r.Plans) == 0 {
+		p.addBigger(req, r)
+	}
+	if p.json {
+		err = p.printJSON("unoom/plan/v1", p.warnings(req.Workload), p.jsonOf(r))
+	} else {
+		err = p.printPlan(r)
+	}
+	if err == nil && len(r.Plans) == 0 {
+		err = answerNo{}
+	}
+	return err
+}
+
+// request reads the flags.
+func (p *planCommand) request() (*plan.Request, error) {
+	w := &p.workload
+	if err := w.check(); err != nil {
+		return nil, err
+	}
+	any := w.gpu == "any"
+	switch {
+	case any && w.capacity != "":
+		return nil, withHint(errors.New("--gpu any and --capacity contradict each other"), "leave one of them out")
+	case !any && (p.maxPrice != 0 || p.maxGPUs != 0):
+		return nil, withHint(errors.New("--max-price and --max-gpus go with --gpu any"), "write --gpu any, or leave them out")
+	case p.maxPrice < 0 || p.maxGPUs < 0 || p.maxGPUs > 4096:
+		return nil, withHint(errors.New("--max-price and --max-gpus are positive, and at most 4096 GPUs are looked at"), "leave them out for no limit")
+	}
+	m, err := p.findModel(w.model)
+	if err != nil {
+		return nil, err
+	}
+	cards := gpu.Request{Count: 1}
+	if !any {
+		if cards, err = w.findGPU(); err != nil {
+			return nil, err
+		}
+	}
+	if w.framework == "" && len(p.targets) == 1 && slices.Contains(plan.Targets(), plan.Target(p.targets[0])) {
+		w.framework = p.targets[0]
+	}
+	wl, err := w.build(m, cards)
+	if err != nil {
+		return nil, err
+	}
+	req := &plan.Request{Workload: wl, Batch: int(w.batch), Hardware: plan.HardwareOf(&cards.Card, cards.Count)}
+	p.gpuName, p.count = cards.Card.Name, cards.Count
+	if p.host != "" {
+		if req.Hardware.Host, err = units.ParseBytes(p.host); err != nil {
+			return nil, fmt.Errorf("--host-memory: %w", err)
+		}
+	}
+	if req.Headroom, err = share(p.headroom); err != nil {
+		return nil, err
+	}
+	if req.Allow, err = p.allowed(); err != nil {
+		return nil, err
+	}
+	if req.Targets, err = p.stacks(wl); err != nil {
+		return nil, err
+	}
+	engine, err := memory.New()
+	if err != nil {
+		return nil, err
+	}
+	req.Judge = p.guarded(engine)
+	return req, nil
+}
+
+// guarded is the engine with a net: where it fails on a setting that nobody has
+// tried, the plan goes by the closed form and says so.
+func (p *planCommand) guarded(engine *memory.Engine) plan.Judge {
+	return func(w *workload.Workload) (est *memory.Estimate, err error) {
+		defer func() {
+			if r := recover(); r != nil {
+				err = fmt.Errorf("the engine failed: %v", r)
+				if !p.warned {
+					p.warned = true
+					fmt.Fprintf(p.Err, "unoom: %s: %s\n", p.msgs.Text("warning"), p.say("engine_failed", string(w.Framework), r))
+				}
+			}
+		}()
+		return engine.Estimate(w)
+	}
+}
+
+// share reads "5%" or "0.05".
+func share(text string) (float64, error) {
+	number, percent := strings.CutSuffix(strings.TrimSpace(text), "%")
+	v, err := strconv.ParseFloat(number, 64)
+	if percent {
+		v /= 100
+	}
+	if err != nil || v < 0 || v >= 1 {
+		return 0, withHint(fmt.Errorf("--headroom %q: not a share of the card", text), "write it as 5% or 0.05")
+	}
+	return v, nil
+}
+
+func (p *planCommand) allowed() (plan.Allow, error) {
+	var a plan.Allow
+	for name := range strings.SplitSeq(p.allow, ",") {
+		switch strings.TrimSpace(name) {
+		case "":
+		case "precision":
+			a.Precision = true
+		case "peft":
+			a.PEFT = true
+		case "optimizer":
+			a.Optimizer = true
+		case "sequence":
+			a.Sequence = true
+		default:
+			return a, withHint(fmt.Errorf("--allow %q: not a choice", name), "any of precision,peft,optimizer,sequence")
+		}
+	}
+	if p.keepMath && a != (plan.Allow{}) {
+		return a, withHint(fmt.Errorf("--keep-math and --allow %s contradict each other", p.allow), "leave one of them out")
+	}
+	return a, nil
+}
+
+// stacks are those a plan may use: --target, else what the workload uses. The
+// Trainer drives DeepSpeed as well.
+func (p *planCommand) stacks(w *workload.Workload) ([]plan.Target, error) {
+	if len(p.targets) == 0 {
+		switch w.Framework {
+		case workload.HFTrainer:
+			return []plan.Target{plan.HF, plan.DeepSpeed}, nil
+		case workload.DeepSpeed:
+			return []plan.Target{plan.DeepSpeed}, nil
+		case workload.Torchtitan:
+			return []plan.Target{plan.Torchtitan}, nil
+		case workload.Megatron:
+			return []plan.Target{plan.Megatron}, nil
+		}
+		return nil, nil
+	}
+	var out []plan.Target
+	for _, n := range p.targets {
+		t := plan.Target(strings.ToLower(strings.TrimSpace(n)))
+		switch {
+		case t == plan.AnyTarget:
+			return nil, nil
+		case !slices.Contains(plan.Targets(), t):
+			return nil, withHint(fmt.Errorf("--target %q: not a choice", n), "hf, torchtitan, megatron, deepspeed or any")
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// requestError words what contradicts itself.
+func (p *planCommand) requestError(err error) error {
+	e, ok := errors.AsType[*plan.RequestError](err)
+	if !ok {
+		return err
+	}
+	if e.Code == "inference" {
+		return withHint(errors.New("nothing is trained: there is no setting to plan"), "--method full, lora or qlora")
+	}
+	return err
+}
+
+// addBigger adds the smallest card with which as many would do.
+func (p *planCommand) addBigger(req *plan.Request, r *plan.Result) {
+	kinds, err := kindsOfCards()
+	if err != nil {
+		return
+	}
+	if h, err := plan.Bigger(req, kinds); err == nil && h != nil {
+		if need, ok := plan.NeedOn(req, *h); ok {
+			r.Needs = slices.Insert(r.Needs, min(1, len(r.Needs)), need)
+		}
+	}
+}
+
+// kindsOfCards are the cards of the catalogue that one would train on: no slices,
+// no laptops.
+func kindsOfCards() ([]plan.Hardware, error) {
+	cards, err := gpu.Published()
+	if err != nil {
+		return nil, err
+	}
+	var kinds []plan.Hardware
+	for i := range cards {
+		if cards[i].MIG == "" && !cards[i].Laptop {
+			kinds = append(kinds, plan.HardwareOf(&cards[i], 1))
+		}
+	}
+	return kinds, nil
+}
+
+// market answers --gpu any.
+func (p *planCommand) market(req *plan.Request) error {
+	kinds, err := kindsOfCards()
+	if err != nil {
+		return err
+	}
+	o, err := plan.Choose(req, &plan.Market{Kinds: kinds, MaxGPUs: p.maxGPUs, MaxPrice: p.maxPrice})
+	if err != nil {
+		return p.requestError(err)
+	}
+	if p.json {
+		err = p.printJSON("unoom/plan/v1", p.warnings(req.Workload), map[string]any{"hardware": offersJSON{o.Considered, o.Fitting, offerOf(o.Smallest), offerOf(o.Cheapest), offerOf(o.Fastest)}, "plans": []onePlanJSON{}})
+	} else {
+		err = p.printOffers(o)
+	}
+	if err == nil && o.Smallest == nil {
+		err = answerNo{}
+	}
+	return err
+}
+
+// warnings lists what was assumed.
+func (p *planCommand) warnings(w *workload.Workload) []warning {
+	var out []warning
+	for _, a := range w.Assumptions {
+		out = append(out, warning{Code: "assumed", Msg: a.Field + " = " + a.Value + ": " + a.Why})
+	}
+	return out
+}

@@ -1,0 +1,352 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"unoom/internal/plan"
+	"unoom/internal/remedy"
+	"unoom/internal/report/text"
+	"unoom/internal/speed"
+)
+
+// printPlan writes the answer: the setting, the proof, how it is reached, what
+// else there is.
+func (c *planCommand) printPlan(r *plan.Result) error {
+	p := c.printer()
+	if len(r.Plans) == 0 {
+		c.printNoPlan(p, r)
+		return p.Err()
+	}
+	best := &r.Plans[0]
+	c.printBest(p, r, best)
+	c.printSteps(p, r, best)
+	c.printOthers(p, r)
+	if c.why {
+		c.printWhy(p, r)
+	}
+	c.printNotes(p, r, best)
+	return p.Err()
+}
+
+func (c *planCommand) say(id string, args ...any) string { return c.msgs.Text("plan."+id, args...) }
+
+func (c *planCommand) printBest(p *text.Printer, r *plan.Result, b *plan.Plan) {
+	head := "fits"
+	if r.Present.Fits && len(b.Steps) == 0 {
+		head = "already"
+	}
+	p.Para(0, text.Style(text.Good, c.say(head, b.Need.Device.Mid, r.Capacity, c.gpus(b.Choice.GPUs), c.seconds(b.Time.Mid))))
+	p.Blank()
+	t := &text.Table{Indent: 2}
+	row := func(id, value string) { t.Row(text.Style(text.Faint, c.say(id)), value) }
+	ch := &b.Choice
+	row("row_batch", c.say("batch", ch.Micro, ch.Accumulation, ch.Data, r.Batch))
+	row("row_layout", c.layout(ch))
+	row("row_recompute", c.recompute(ch, b.Workload.Model.Layers()))
+	if name := c.offload(ch); name != "" {
+		row("row_offload", name)
+	}
+	row("row_memory", c.say("memory", b.Need.Device, fmt.Sprintf("%.1f", 100*b.Headroom(r.Capacity)), c.phase(b.Need.Phase)))
+	if b.Need.Host > 0 {
+		row("row_host", c.say("host", b.Need.Host))
+	}
+	row("row_time", c.say("time", c.seconds(b.Time.Mid), c.seconds(b.Time.Low), c.seconds(b.Time.High), c.thousands(b.Time.TokensPerSecond())))
+	row("row_stacks", joinTargets(b.Targets))
+	p.Table(t)
+}
+
+func (c *planCommand) gpus(n int) string {
+	if n == 1 {
+		return c.say("one_gpu", c.gpuName)
+	}
+	return c.say("gpus", n, c.gpuName)
+}
+
+// seconds writes a time in the unit that suits it.
+func (c *planCommand) seconds(micros float64) string {
+	switch {
+	case micros < 10e3:
+		return fmt.Sprintf("%.2f ms", micros/1e3)
+	case micros < 1e6:
+		return fmt.Sprintf("%.0f ms", micros/1e3)
+	case micros < 10e6:
+		return fmt.Sprintf("%.2f s", micros/1e6)
+	case micros < 100e6:
+		return fmt.Sprintf("%.1f s", micros/1e6)
+	}
+	return fmt.Sprintf("%.0f s", micros/1e6)
+}
+
+// thousands writes a large number with the digits that are meant.
+func (c *planCommand) thousands(v float64) string {
+	switch {
+	case v >= 1e6:
+		return fmt.Sprintf("%.2fM", v/1e6)
+	case v >= 10e3:
+		return fmt.Sprintf("%.0fk", v/1e3)
+	case v >= 1e3:
+		return fmt.Sprintf("%.1fk", v/1e3)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+func (c *planCommand) layout(ch *plan.Choice) string {
+	var parts []string
+	switch {
+	case ch.Sharding == speed.NoSharding || ch.Data*ch.Context == 1:
+		if ch.GPUs == 1 {
+			parts = append(parts, c.say("layout_one"))
+		}
+	case ch.Sharding == speed.FSDP && ch.Shard < ch.Data:
+		parts = append(parts, c.say("layout_hybrid", ch.Shard, ch.Data/ch.Shard))
+	default:
+		parts = append(parts, c.say("layout_"+string(ch.Sharding), ch.Data))
+	}
+	for _, d := range []struct {
+		id string
+		n  int
+	}{{"tensor", ch.Tensor}, {"pipeline", ch.Pipeline}, {"chunks", ch.Chunks}, {"context", ch.Context}, {"expert", ch.Expert}} {
+		if d.n > 1 {
+			parts = append(parts, c.say("layout_"+d.id, d.n))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+func (c *planCommand) recompute(ch *plan.Choice, layers int) string {
+	per := (layers + ch.Pipeline - 1) / ch.Pipeline
+	switch {
+	case ch.Recompute == plan.RecomputeNone:
+		return c.say("recompute_none")
+	case ch.Recompute == plan.RecomputeSelective:
+		return c.say("recompute_selective")
+	case ch.Layers < per:
+		return c.say("recompute_some", ch.Layers, per)
+	}
+	return c.say("recompute_full")
+}
+
+func (c *planCommand) offload(ch *plan.Choice) string {
+	switch {
+	case ch.OffloadWeights:
+		return c.say("offload_params")
+	case ch.OffloadOptimizer:
+		return c.say("offload_optimizer")
+	case ch.OffloadActivations:
+		return c.say("offload_activations")
+	}
+	return ""
+}
+
+func (c *planCommand) phase(ph remedy.Phase) string { return c.say("phase_" + string(ph)) }
+
+func joinTargets(t []plan.Target) string {
+	var names []string
+	for _, x := range t {
+		names = append(names, string(x))
+	}
+	return strings.Join(names, ", ")
+}
+
+// printSteps writes the ladder from the present setting to the plan.
+func (c *planCommand) printSteps(p *text.Printer, r *plan.Result, b *plan.Plan) {
+	now := &r.Present
+	switch {
+	case now.Broken != "":
+		p.Heading(c.say("present"))
+		p.Para(2, c.say("broken_"+now.Broken))
+	case !now.Fits:
+		title := "present"
+		if !c.workload.stated("micro-batch", "accum", "checkpointing", "sharding", "optimizer", "offload", "loss", "tp", "pp", "cp") {
+			title = "plain" // nobody has such a setting yet
+		}
+		p.Heading(c.say(title))
+		p.Para(2, c.say("present_short", now.Need.Device.High, c.phase(now.Need.Phase), now.Short, r.Budget))
+	}
+	if len(b.Steps) == 0 {
+		return
+	}
+	p.Heading(c.say("steps"))
+	t := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Right, text.Right, text.Right, text.Left}}
+	faint := func(id string) string { return text.Style(text.Faint, c.say(id)) }
+	t.Row(faint("col_step"), faint("col_saves"), faint("col_peak"), faint("col_time"), faint("col_change"))
+	t.Row(c.say("now"), "", inGiB(now.Need.Device.High), c.seconds(now.Time.Mid), "")
+	loose := false
+	for _, s := range b.Steps {
+		name := string(s.Code)
+		if !s.Exact {
+			name += " *"
+			loose = true
+		}
+		t.Row(text.Style(text.Code, name), inGiB(s.Saves), inGiB(s.Peak), fmt.Sprintf("×%.2f", s.Slowdown), s.From+" → "+s.To)
+	}
+	p.Table(t)
+	if loose {
+		p.Para(2, text.Style(text.Caution, c.say("loose")))
+	}
+}
+
+// printOthers lists the other plans, each by what it trades.
+func (c *planCommand) printOthers(p *text.Printer, r *plan.Result) {
+	if len(r.Plans) < 2 {
+		return
+	}
+	p.Heading(c.say("others"))
+	t := &text.Table{Indent: 2, Align: []text.Align{text.Right, text.Right, text.Right, text.Right, text.Left}}
+	faint := func(id string) string { return text.Style(text.Faint, c.say(id)) }
+	t.Row("", faint("col_time"), faint("col_peak"), faint("col_free"), faint("col_setting"))
+	for i := range r.Plans {
+		x := &r.Plans[i]
+		mark := ""
+		if !x.Exact {
+			mark = " *"
+		}
+		t.Row(fmt.Sprint(i+1), c.seconds(x.Time.Mid), inGiB(x.Need.Device.Mid), fmt.Sprintf("%.0f %%", 100*x.Headroom(r.Capacity)), c.short(x)+mark)
+	}
+	p.Table(t)
+}
+
+// short is a plan in a few words.
+func (c *planCommand) short(x *plan.Plan) string {
+	ch := &x.Choice
+	parts := []string{c.say("short_batch", ch.BatchName()), ch.LayoutName()}
+	if ch.Recompute != plan.RecomputeNone {
+		parts = append(parts, c.say("short_recompute", ch.RecomputeName(x.Workload.Model.Layers())))
+	}
+	if name := ch.OffloadName(); name != "none" {
+		parts = append(parts, c.say("short_offload", name))
+	}
+	if ch.Method != plan.FullTune {
+		parts = append(parts, string(ch.Method))
+	}
+	if len(x.Targets) > 0 {
+		parts = append(parts, string(x.Targets[0]))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// printNoPlan says what is missing, and the nearest requests that would do.
+func (c *planCommand) printNoPlan(p *text.Printer, r *plan.Result) {
+	p.Para(0, text.Style(text.Bad, c.say("none", r.Capacity, c.gpus(c.count))))
+	if r.Present.Broken == "" {
+		p.Para(0, c.say("present_short", r.Present.Need.Device.High, c.phase(r.Present.Need.Phase), r.Present.Short, r.Budget))
+	}
+	if len(r.Needs) == 0 {
+		p.Para(0, c.say("nothing_helps"))
+		return
+	}
+	p.Heading(c.say("needs"))
+	for i := range r.Needs {
+		p.Hanging("  - ", c.need(&r.Needs[i]))
+	}
+}
+
+func (c *planCommand) need(n *plan.Need) string {
+	ch := &n.Choice
+	tail := c.say("need_tail", n.Peak, c.seconds(n.Time))
+	switch n.Kind {
+	case plan.NeedGPUs:
+		return c.say("need_more_gpus", n.GPUs, n.GPU, ch.LayoutName()) + " " + tail
+	case plan.NeedBigger:
+		return c.say("need_bigger_gpu", n.GPUs, n.GPU) + " " + tail
+	case plan.NeedOptimizer:
+		return c.say("need_optimizer", string(ch.Optimizer)) + " " + tail
+	case plan.NeedPrecision:
+		return c.say("need_precision", string(ch.Precision)) + " " + tail
+	case plan.NeedPEFT:
+		return c.say("need_peft", strings.ReplaceAll(strings.ToUpper(string(ch.Method)), "ORA", "oRA"), n.GPUs, n.GPU) + " " + tail
+	case plan.NeedSequence:
+		return c.say("need_sequence", ch.Seq) + " " + tail
+	case plan.NeedHeadroom:
+		return c.say("need_less_headroom") + " " + tail
+	}
+	return c.say("need_target", joinTargets([]plan.Target{n.Target})) + " " + tail
+}
+
+// printWhy answers the usual questions with this run's numbers.
+func (c *planCommand) printWhy(p *text.Printer, r *plan.Result) {
+	w := r.Explain()
+	p.Heading(c.say("why"))
+	ask := func(q string, answers ...string) {
+		p.Blank()
+		p.Para(2, text.Style(text.Strong, c.say(q)))
+		for _, a := range answers {
+			p.Para(4, a)
+		}
+	}
+	ask("why_batch", c.say("why_batch_answer", w.Fixed, w.Sample, w.Token, w.Micro, c.seconds(w.MicroTime), w.Other, c.seconds(w.OtherTime)))
+	answers := []string{c.say("why_accumulation_answer", w.Accumulation)}
+	if w.Accumulation == 1 {
+		answers[0] = c.say("why_accumulation_none")
+	}
+	if w.Padded || w.MultiRank {
+		answers = append(answers, c.say("why_accumulation_tokens"))
+	}
+	if w.BatchNorm {
+		answers = append(answers, c.say("why_batchnorm"))
+	} else {
+		answers = append(answers, c.say("why_no_batchnorm"))
+	}
+	ask("why_accumulation", answers...)
+	if w.Rate != nil {
+		id := "why_rate_sgd"
+		if w.Rate.Adaptive {
+			id = "why_rate_adam"
+		}
+		ask("why_rate", c.say(id, w.Rate.OldBatch, w.Rate.NewBatch, fmt.Sprintf("%.2f", w.Rate.Sqrt), fmt.Sprintf("%.2f", w.Rate.Linear)))
+	} else {
+		ask("why_rate", c.say("why_rate_same", r.Batch))
+	}
+	ask("why_recompute", c.say("why_recompute_answer", w.RecomputeSaves, fmt.Sprintf("%.0f", 100*(w.RecomputeSlowdown-1))))
+}
+
+// printNotes says how far the figures can be trusted.
+func (c *planCommand) printNotes(p *text.Printer, r *plan.Result, b *plan.Plan) {
+	var notes []string
+	if r.Closed {
+		notes = append(notes, c.say("note_closed"))
+	}
+	notes = append(notes, c.say("note_time"))
+	if b.Choice.Accumulation > 1 && r.Present.Choice.Accumulation != b.Choice.Accumulation {
+		notes = append(notes, c.say("note_accumulation"))
+	}
+	p.Blank()
+	for _, n := range notes {
+		p.Hanging("  "+text.Style(text.Faint, c.say("note"))+" ", text.Style(text.Faint, n))
+	}
+}
+
+// printOffers writes the answer to "which hardware do I need".
+func (c *planCommand) printOffers(o *plan.Offers) error {
+	p := c.printer()
+	if o.Smallest == nil {
+		p.Para(0, text.Style(text.Bad, c.say("market_none", o.Considered)))
+		return p.Err()
+	}
+	p.Para(0, text.Style(text.Good, c.say("market", o.Fitting, o.Considered)))
+	p.Blank()
+	t := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Left, text.Right, text.Right, text.Right, text.Left}}
+	faint := func(id string) string { return text.Style(text.Faint, c.say(id)) }
+	t.Row("", faint("col_gpus"), faint("col_time"), faint("col_hour"), faint("col_step_price"), faint("col_setting"))
+	for _, x := range []struct {
+		id string
+		o  *plan.Offer
+	}{{"smallest", o.Smallest}, {"cheapest", o.Cheapest}, {"fastest", o.Fastest}} {
+		if x.o == nil {
+			continue
+		}
+		hour, step := c.msgs.Text("not_available"), c.msgs.Text("not_available")
+		if x.o.USDPerHour > 0 {
+			hour = fmt.Sprintf("$%.2f", x.o.USDPerHour)
+			step = fmt.Sprintf("$%.5f", x.o.USDPerStep)
+		}
+		t.Row(text.Style(text.Strong, c.say("market_"+x.id)), fmt.Sprintf("%d × %s", x.o.Hardware.Count, x.o.Hardware.Name), c.seconds(x.o.Plan.Time.Mid), hour, step, c.short(&x.o.Plan))
+	}
+	p.Table(t)
+	p.Blank()
+	if s := o.Smallest.Hardware.Price; s.Date != "" {
+		p.Para(2, text.Style(text.Faint, c.say("market_prices", s.Source, s.Date)))
+	}
+	return p.Err()
+}

@@ -1,0 +1,60 @@
+package plan
+
+import (
+	"unoom/internal/gpu"
+	"unoom/internal/speed"
+)
+
+// HardwareOf returns a number of cards as a plan sees them. What the catalogue
+// does not say of a card, its network above all, is what machines with such
+// cards usually have.
+func HardwareOf(c *gpu.Card, count int) Hardware {
+	h := Hardware{
+		Name: c.Name, Count: count, Capacity: c.Total(), Outside: c.Context(),
+		Device: speed.Device{
+			Arch: archOf(c.Arch),
+			BF16: c.TFLOPS.BF16, FP16: c.TFLOPS.FP16, FP8: c.TFLOPS.FP8, TF32: c.TFLOPS.TF32, FP32: c.TFLOPS.FP32,
+			Bandwidth: c.BandwidthGBs, SMs: c.SMs, Link: c.LinkGBs,
+			// Of the rate of the bus about four fifths arrive: 25 of 31 GB/s on
+			// PCIe 4, 55 of 63 on PCIe 5 as measured on 8 H200.
+			PCIe: 0.8 * c.PCIeGBs, PerNode: max(c.PerNode, 1),
+		},
+	}
+	d := &h.Device
+	h.Pairs = c.Link == "nvlink-bridge"
+	if h.Pairs && count > 2 {
+		d.Link = 0
+	}
+	if d.Bandwidth == 0 { // a custom capacity: a middling card, so that plans can be ranked
+		d.Arch, d.BF16, d.FP16, d.FP32, d.Bandwidth, d.PCIe, d.PerNode = speed.OtherArch, 150, 150, 40, 1000, 25, 8
+	}
+	if d.PCIe == 0 {
+		d.PCIe = 25
+	}
+	// Networks of the usual machines, GB/s for each card: 400 Gb/s beside each
+	// Hopper and Blackwell, 200 Gb/s beside each A100 with NVLink, 100 Gb/s for
+	// the whole machine elsewhere.
+	switch {
+	case d.Link > 300:
+		d.NIC = 50
+	case d.Link >= 150:
+		d.NIC = 25
+	default:
+		d.NIC = 12.5 / float64(d.PerNode)
+	}
+	if len(c.USDHour) == 2 {
+		h.Price = Price{Low: c.USDHour[0], High: c.USDHour[1], Source: "catalog/gpus", Date: "2026-05"}
+	}
+	return h
+}
+
+func archOf(name string) speed.Arch {
+	switch a := speed.Arch(name); a {
+	case speed.Volta, speed.Turing, speed.Ampere, speed.AmpereGA, speed.Ada, speed.Hopper, speed.Blackwell, speed.GB20x, speed.CDNA3:
+		return a
+	}
+	if name == "cdna2" || name == "cdna4" {
+		return speed.CDNA3
+	}
+	return speed.OtherArch
+}

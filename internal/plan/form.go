@@ -1,0 +1,471 @@
+package plan
+
+import (
+	"math"
+
+	"unoom/internal/speed"
+)
+
+// A form is the closed form of memory that the search prunes with: the peak of
+// the most loaded accelerator in one pass over a few runs of layers, without
+// playing the operations. The engine of package memory decides about what the
+// search finds; the form only has to order settings as the engine does, within
+// a few per cent (TestFormAgreesWithTheEngine).
+//
+// Sources of the coefficients: the rules of autograd's derivatives.yaml applied
+// to the blocks of transformers, Megatron and torchtitan; Korthikanti et al.,
+// arXiv 2205.05198; the ZeRO paper and DeepSpeed's stage_1_and_2.py, stage3.py;
+// torch.distributed.fsdp's _fsdp_collectives.py.
+type form struct {
+	s *shape
+	// outside is what the process takes outside of the caching allocator before
+	// any communicator: context, libraries.
+	outside float64
+	link    bool // accelerators of a node are joined by NVLink or the like
+	// packed is the bytes of a quantised weight, kbit says that what is not
+	// quantised is made float32 (peft's prepare_model_for_kbit_training).
+	packed float64
+	kbit   bool
+}
+
+// An instant is a moment at which memory may peak.
+type instant int
+
+// The instants the form knows.
+const (
+	atLoss instant = iota
+	atBackward
+	atEnd
+	atStep
+)
+
+// A need is what the form predicts.
+type need struct {
+	total   float64 // of the card: allocator, communicators, context
+	static  float64 // weights, gradients, optimizer state, buffers
+	active  float64 // activations and temporaries at the peak
+	outside float64
+	at      instant
+	host    float64 // bytes in host memory for each rank
+}
+
+// formats are the bytes for each parameter that a precision stores.
+type formats struct {
+	weight, grad, master, state float64 // state: one moment of the optimizer
+	compute                     float64 // activations
+	residual                    float64 // the stream between layers
+	cache                       float64 // autocast's copies of matrices
+}
+
+func (c *Choice) formats(f *form) formats {
+	packed, kbit := 0.516, false
+	if f != nil {
+		packed, kbit = f.packed, f.kbit
+	}
+	if c.Method != FullTune {
+		fm := formats{weight: 2, grad: 4, state: 4, compute: 2, residual: 2}
+		if c.Precision == Float32 {
+			fm.weight, fm.compute, fm.residual = 4, 4, 4
+		}
+		if c.Method == QLoRA {
+			fm.weight = packed
+			if kbit {
+				fm.residual = 4
+			}
+		}
+		return fm
+	}
+	switch c.Precision {
+	case Float32:
+		return formats{weight: 4, grad: 4, state: 4, compute: 4, residual: 4}
+	case Pure16:
+		return formats{weight: 2, grad: 2, state: 2, compute: 2, residual: 2}
+	}
+	switch {
+	case c.Kernels == speed.Megatron:
+		return formats{weight: 2, grad: 4, master: 4, state: 4, compute: 2, residual: 2}
+	case c.Sharding == speed.FSDP:
+		return formats{weight: 4, grad: 4, state: 4, compute: 2, residual: 2}
+	case c.Sharding == speed.ZeRO1, c.Sharding == speed.ZeRO2, c.Sharding == speed.ZeRO3:
+		return formats{weight: 2, grad: 2, master: 4, state: 4, compute: 2, residual: 2}
+	}
+	return formats{weight: 4, grad: 4, state: 4, compute: 2, residual: 4, cache: 2}
+}
+
+// moments is how many values of state an optimizer keeps for each parameter, in
+// units of the state's format, and what its step adds for a moment.
+func (o Optimizer) moments(f formats) (state, temporary float64) {
+	switch o {
+	case AdamW8bit:
+		return 2.03, 0
+	case Adafactor:
+		return 0.02, 0
+	case SGD:
+		return 0, 0
+	case Momentum, Lion:
+		return f.state, 0
+	case AdamWFused:
+		return 2 * f.state, 0
+	case PagedAdamW:
+		return 0, 0.5
+	}
+	return 2 * f.state, f.state
+}
+
+// layer is what one token of one layer keeps for the backward pass, in bytes,
+// with the scores of eager attention apart because they go with the square of
+// the length.
+type layer struct {
+	all       float64 // without recomputation
+	selective float64
+	boundary  float64 // full recomputation
+	transient float64 // of the layer's backward pass, beside what it kept
+	scores    float64 // bytes for each score kept; 0: none kept
+}
+
+func (f *form) layer(r *run, c *Choice, fm formats) layer {
+	var l layer
+	tp := float64(c.Tensor)
+	w := fm.compute
+	fused := c.Kernels != speed.Eager
+	amp := fm.residual == 4 && fm.compute == 2
+	norm := 0.0 // bytes for each unit of width that one norm and its consumer keep
+	switch {
+	case r.layerNorm && amp:
+		norm = 8
+	case r.layerNorm, fused:
+		norm = 2 * w
+	case amp:
+		norm = 13 // float32 input and normalised copy, one 16-bit copy for each consumer
+	case w == 4:
+		norm = 12
+	default:
+		norm = 8
+	}
+	if c.Method != FullTune { // the inputs of frozen matrices are not kept by them
+		norm = min(norm, 6)
+	}
+	l.all = r.norms * norm * r.h
+	if c.Kernels == speed.Megatron || c.Kernels == speed.Compiled {
+		l.all = r.norms * 2 * w * r.h
+	}
+	attn := w*(2*r.q+2*r.k) + w*(r.v-r.q)/2
+	if r.q > 0 && r.k < r.q && !fused && c.Attention != FlashAttention {
+		attn = w * 4 * r.q // keys and values repeated for every head
+	}
+	if r.fusedQKV {
+		attn += w * (r.q + r.k)
+	}
+	if r.qkNorm {
+		if fused {
+			attn += w * (r.q + r.k)
+		} else {
+			attn += 6 * (r.q + r.k)
+		}
+	}
+	attn += 4 * r.heads
+	if r.q == 0 {
+		attn = 0
+	}
+	if c.Attention == EagerAttention {
+		l.scores = r.heads * (4 + w) / tp
+	}
+	mlp := 0.0
+	if r.ffn > 0 {
+		mlp = mlpKept(r.ffn, r.gated, r.actTensors, w, fused)
+	}
+	if r.nExperts > 0 {
+		imbalance := 1.2
+		mlp += 8*r.nExperts + 32*r.topK + imbalance*r.topK*(2*w*r.h+mlpKept(r.expFF, r.expGated, 2, w, fused))
+		if r.sharedFF > 0 {
+			mlp += mlpKept(r.sharedFF, r.expGated, 2, w, fused)
+		}
+	}
+	l.all += attn + mlp + w*r.state
+	if c.Method != FullTune { // each adapted matrix keeps its input in its own copy
+		l.all += 2 * r.linears
+	}
+	ff := r.ffn + r.topK*r.expFF + r.sharedFF
+	l.selective = w*(r.q+r.k+ff+r.h) + w*r.q + 4*r.heads + w*r.h
+	l.boundary = fm.residual * r.h
+	l.transient = w * (r.h + 2*ff)
+	if c.Attention != EagerAttention && r.q > 0 {
+		l.transient = max(l.transient, 4*r.q+4*r.heads+w*(r.q+2*r.k)) // float32 accumulator of flash's backward
+	}
+	l.selective = min(l.selective, l.all)
+	// Tensor parallelism divides everything where the sequence between the
+	// products is divided too (Megatron, torchtitan); the products alone
+	// elsewhere.
+	if c.Tensor > 1 {
+		if fused {
+			l.all, l.selective, l.boundary, l.transient = l.all/tp, l.selective/tp, l.boundary/tp, l.transient/tp+w*r.h
+		} else {
+			whole := r.norms * norm * r.h
+			l.all = whole + (l.all-whole)/tp
+			l.selective = 2*w*r.h + (l.selective-2*w*r.h)/tp
+			l.transient = l.transient/tp + w*r.h
+		}
+	}
+	return l
+}
+
+// mlpKept is what a transformation keeps for a token.
+func mlpKept(ffn float64, gated bool, act, w float64, fused bool) float64 {
+	switch {
+	case gated && fused:
+		return 3 * w * ffn // silu is computed again
+	case gated:
+		return 4 * w * ffn
+	}
+	return act * w * ffn
+}
+
+// peak returns what the most loaded accelerator of a choice needs.
+func (f *form) peak(c *Choice) need {
+	s := f.s
+	fm := c.formats(f)
+	tp, pp, ep := float64(c.Tensor), float64(c.Pipeline), float64(c.Expert)
+	perRank := math.Ceil(float64(s.layers) / pp)
+	share := 1.0 // of the layers on the most loaded rank
+	if s.layers > 0 {
+		share = perRank / float64(s.layers)
+	}
+
+	// Parameters of one rank's layers and of the ends of the network.
+	var dense, experts, matmul, linearSum, unit float64
+	for i := range s.runs {
+		r := &s.runs[i]
+		dense += r.count * (r.params - r.experts)
+		experts += r.count * r.experts
+		matmul += r.count * (r.matmul - r.experts + r.experts/ep)
+		linearSum += r.count * r.linearSum
+		unit = max(unit, r.params-r.experts+r.experts/ep)
+	}
+	layers := (dense + experts/ep) * share / tp
+	// What ranks share they share over all of them, the experts of an expert
+	// group too: of those a rank holds its part already.
+	spread := 1.0
+	if dense+experts > 0 {
+		spread = (dense + experts) / (dense + experts/ep)
+	}
+	matmul *= share / tp
+	unit /= tp
+	first, last := s.embed/tp, s.head/tp
+	if s.tied && pp > 1 {
+		last += s.vocab * s.hidden / tp
+	}
+	if pp == 1 {
+		return f.stage(c, fm, layers, first+last, matmul, linearSum*share/tp, unit, spread, 1, s.vocab/tp, perRank)
+	}
+	inflight := float64(min(c.Accumulation, c.Pipeline))
+	if c.Chunks > 1 {
+		inflight *= 1 + (pp-1)/(pp*float64(c.Chunks))
+	}
+	a := f.stage(c, fm, layers, first, matmul, linearSum*share/tp, unit, spread, inflight, 0, perRank)
+	b := f.stage(c, fm, layers, last, matmul, linearSum*share/tp, unit, spread, 1, s.vocab/tp, perRank)
+	if b.total > a.total {
+		return b
+	}
+	return a
+}
+
+// stage is the need of one pipeline stage.
+func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, unit, spread, inflight, vocab, perRank float64) need {
+	s := f.s
+	params := layers + ends
+	trained, weights := params, fm.weight*params
+	switch c.Method {
+	case LoRA:
+		trained = float64(c.Rank) * linearSum
+		weights += 4 * trained
+	case QLoRA:
+		trained = float64(c.Rank) * linearSum
+		rest := 2.0
+		if f.kbit {
+			rest = 4
+		}
+		weights = fm.weight*matmul + rest*max(0, params-matmul) + 4*trained
+	}
+	moments, temporary := c.Optimizer.moments(fm)
+	grads := fm.grad * trained
+	state := (fm.master + moments) * trained
+	step := temporary * trained
+	n := 1.0 // ranks that the sharded parts are divided over
+	var buffers, host float64
+	if c.Sharding != speed.NoSharding && c.Sharding != speed.DDP {
+		n = max(1, float64(c.Shard*c.Context)/spread)
+	}
+	unitBytes := 2.0
+	if fm.compute == 4 {
+		unitBytes = 4
+	}
+	if c.Method == QLoRA {
+		unitBytes = fm.weight
+	}
+	switch c.Sharding {
+	case speed.DDP:
+		if c.Data > 1 {
+			buffers += grads // the reducer's buckets
+		}
+	case speed.ZeRO1:
+		state, step = state/n, 4*trained/n
+	case speed.ZeRO2:
+		buffers += min(2*5e8*fm.grad, grads) // reduce_bucket_size, twice with overlap
+		grads, state, step = grads/n, state/n, 4*trained/n
+	case speed.ZeRO3:
+		live := min(1e9*unitBytes, unitBytes*params)
+		buffers += live + min(2*5e8*fm.grad, grads)
+		weights, grads, state, step = weights/n, grads/n, state/n, 4*trained/n
+	case speed.FSDP:
+		// The ends stay gathered from forward to backward; of the layers, two or
+		// three at a time, in pools of the streams that gather and reduce.
+		gathered := unitBytes*ends + 3*unitBytes*unit
+		reduce := 0.0
+		if c.Method == FullTune {
+			reduce = max(2*fm.grad*unit, fm.grad*ends)
+		}
+		if c.Data > 1 || c.Context > 1 {
+			buffers += gathered + reduce
+		}
+		weights, grads, state, step = weights/n, grads/n, state/n, step/n
+	}
+	if c.OffloadOptimizer {
+		host += state
+		state, step = 0, min(4e9, 4*trained/n) // the staging piece
+	}
+	if c.OffloadWeights {
+		host += weights + grads + state
+		if c.Sharding != speed.FSDP {
+			buffers += 3 * unitBytes * unit
+		}
+		weights, state, step = 0, 0, 0
+		if c.Method == FullTune {
+			grads = 0
+		}
+	}
+
+	// Activations of a token, averaged over the layers; the largest transient.
+	tokens := float64(c.Micro) * float64(c.Seq) / float64(c.Context)
+	var kept layer
+	var count, extra float64
+	for i := range s.runs {
+		r := &s.runs[i]
+		l := f.layer(r, c, fm)
+		seen := float64(c.Seq)
+		if l.scores > 0 {
+			l.all += l.scores * seen // one score for each pair of tokens
+			l.transient += l.scores * seen
+		}
+		kept.all += r.count * l.all
+		kept.selective += r.count * l.selective
+		kept.boundary += r.count * l.boundary
+		count += r.count
+		kept.transient = max(kept.transient, l.transient)
+		extra = max(extra, l.all)
+	}
+	if count > 0 {
+		kept.all /= count
+		kept.selective /= count
+		kept.boundary /= count
+	}
+	again := min(float64(c.Layers), perRank)
+	x := kept.all * (perRank - again)
+	peakLayer := kept.transient
+	switch c.Recompute {
+	case RecomputeFull:
+		if c.OffloadActivations {
+			host += tokens * inflight * kept.boundary * again
+			x += 2 * kept.boundary
+		} else {
+			x += kept.boundary * again
+		}
+		if again > 0 {
+			peakLayer += extra
+		}
+	case RecomputeSelective:
+		x += kept.selective * again
+		if again > 0 {
+			peakLayer += max(0, extra-kept.selective)
+		}
+	default:
+		x = kept.all * perRank
+	}
+	x *= tokens * inflight
+
+	w := fm.compute
+	logits := 0.0
+	if vocab > 0 {
+		switch c.Loss {
+		case ChunkedLoss:
+			logits = tokens * (w*vocab + 7*vocab/8)
+		case FusedLoss:
+			chunk := min(tokens, 1+tokens*s.hidden/max(vocab, 1))
+			logits = tokens*w*s.hidden + chunk*vocab*3*w
+			if c.Method == FullTune {
+				logits += w * vocab * s.hidden
+			}
+		default:
+			logits = tokens * 12 * vocab
+		}
+	}
+	before := 0.0 // gradients that are there when a forward pass starts
+	if c.Accumulation > 1 {
+		before = grads
+	}
+	cache := fm.cache * matmul
+	if c.Recompute == RecomputeFull {
+		cache *= 1 // the forward pass still casts every layer
+	}
+	static := weights + state + buffers
+	var worst need
+	note := func(at instant, fixed, active float64) {
+		if fixed+active > worst.static+worst.active {
+			worst.static, worst.active, worst.at = fixed, active, at
+		}
+	}
+	note(atLoss, static+before+cache, x+logits)
+	note(atBackward, static+max(before, min(grads, fm.grad*ends))+cache, x+tokens*peakLayer)
+	embedGrad := 0.0
+	if c.Method == FullTune && s.vocab > 0 {
+		embedGrad = fm.grad * min(ends, s.vocab*s.hidden/float64(c.Tensor))
+	}
+	note(atEnd, static+grads, tokens*peakLayer+embedGrad)
+	note(atStep, static+grads, step)
+	if c.Method == QLoRA { // the largest matrix, dequantised
+		worst.active += 2 * unit / 4
+	}
+	worst.host = host
+
+	// The allocator keeps what its pieces leave over; communicators and the
+	// context are outside of it.
+	waste := 1.04
+	if c.Expandable {
+		waste = 1.02
+	}
+	worst.static *= waste
+	worst.active *= waste
+	worst.outside = f.outside + f.communicators(c)
+	worst.total = worst.static + worst.active + worst.outside
+	return worst
+}
+
+// communicators is what NCCL allocates for the groups of a choice.
+//
+// Source: NCCL allocates about 9.2 MiB for each connection of a channel; 24
+// channels on A100 make 662 MiB of a ring and two trees, 688 measured.
+func (f *form) communicators(c *Choice) float64 {
+	one := 80.0 * (1 << 20) // PCIe: 2 to 4 channels
+	if f.link {
+		one = 600 * (1 << 20)
+	}
+	var n float64
+	for _, size := range []int{c.Data, c.Tensor, c.Pipeline, c.Context, c.Expert} {
+		if size > 1 {
+			n++
+		}
+	}
+	if c.Sharding != speed.NoSharding && c.Shard > 1 && c.Shard < c.Data {
+		n++
+	}
+	return one * n
+}
