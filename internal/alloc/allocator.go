@@ -17,7 +17,9 @@ type block struct {
 	requested   int64
 	origin      uint64 // what tieOf adds to the address
 	gcBase      int64  // calls of the pool when the block became free
-	prev, next  int32
+	prev, next  int32  // neighbours in address
+	binPrev     int32  // neighbours in a freeSet
+	binNext     int32
 	shelf       int32
 	reservation int32 // index+1 of the expandable segment, 0 if the segment is not
 	events      int32 // uses on other streams that have not ended
@@ -84,7 +86,7 @@ type shelf struct {
 	stream   uint64
 	pool     int32
 	free     freeSet
-	unmapped freeSet // by address; expandable segments only
+	unmapped sortedSet // by address; expandable segments only
 }
 
 // A Device is the driver, where memory comes from. The usual one is a card of
@@ -292,29 +294,28 @@ func (a *Allocator) outOfMemory(r *request, requested int64, stream uint64) erro
 // c10/cuda/CUDACachingAllocator.cpp: get_free_block.
 func (a *Allocator) search(r *request) int32 {
 	set := &a.shelves[r.shelf].free
-	p, ok := a.find(set, r)
-	if !ok {
-		return 0
+	id := a.find(set, r)
+	if id != 0 {
+		set.remove(a, id)
 	}
-	b := set.at(&a.chunks, p)
-	set.removeAt(&a.chunks, p)
-	return b
+	return id
 }
 
 // find is search without taking.
-func (a *Allocator) find(set *freeSet, r *request) (position, bool) {
-	p, ok := set.lower(&a.chunks, uint64(r.size), 0)
-	if !ok {
-		return p, false
+func (a *Allocator) find(set *freeSet, r *request) int32 {
+	id := set.lower(a, r.size)
+	if id == 0 {
+		return 0
 	}
-	b := &a.blocks[set.at(&a.chunks, p)]
-	if b.reservation != 0 {
-		if p, ok = a.findExpandable(set, p, r); !ok {
-			return p, false
+	if a.blocks[id].reservation != 0 {
+		if id = a.findExpandable(set, id, r); id == 0 {
+			return 0
 		}
-		b = &a.blocks[set.at(&a.chunks, p)]
 	}
-	return p, a.lends(b.size, r.size)
+	if !a.lends(a.blocks[id].size, r.size) {
+		return 0
+	}
+	return id
 }
 
 // lends reports whether a block of one size may serve a request of another: an
@@ -332,26 +333,21 @@ func (a *Allocator) lends(block, request int64) bool {
 
 // findExpandable goes on from an expandable block: to one with less room to
 // grow or, when the option is off, to one that is not expandable.
-func (a *Allocator) findExpandable(set *freeSet, p position, r *request) (position, bool) {
+func (a *Allocator) findExpandable(set *freeSet, id int32, r *request) int32 {
 	if !r.expandable {
-		for {
-			var ok bool
-			if p, ok = set.next(&a.chunks, p); !ok {
-				return p, false
-			}
-			if a.blocks[set.at(&a.chunks, p)].reservation == 0 {
-				return p, true
-			}
+		for id != 0 && a.blocks[id].reservation != 0 {
+			id = set.next(a, id)
 		}
+		return id
 	}
-	for a.blocks[set.at(&a.chunks, p)].reservation != 0 {
-		q, ok := set.next(&a.chunks, p)
-		if !ok || a.room(set.at(&a.chunks, q)) >= a.room(set.at(&a.chunks, p)) {
+	for a.blocks[id].reservation != 0 {
+		next := set.next(a, id)
+		if next == 0 || a.room(next) >= a.room(id) {
 			break
 		}
-		p = q
+		id = next
 	}
-	return p, true
+	return id
 }
 
 // room is the size that a free block can grow to without moving.
@@ -513,7 +509,7 @@ func (a *Allocator) shelve(id int32) {
 		return
 	}
 	b.gcBase = a.pools[s.pool].calls
-	s.free.insert(&a.chunks, uint64(b.size), a.tieOf(b), id)
+	s.free.insert(a, id)
 }
 
 // unshelve takes a free block out of its set.
@@ -524,7 +520,7 @@ func (a *Allocator) unshelve(id int32) {
 		s.unmapped.remove(&a.chunks, 0, b.addr)
 		return
 	}
-	s.free.remove(&a.chunks, uint64(b.size), a.tieOf(b))
+	s.free.remove(a, id)
 }
 
 // tieOf orders free blocks of one size: see TieBreak.

@@ -46,10 +46,21 @@ func copyState(to, from *Allocator) {
 	to.tally, to.stats = from.tally, from.stats
 }
 
-func (s *freeSet) copyFrom(f *freeSet) {
+func (s *sortedSet) copyFrom(f *sortedSet) {
 	s.order = append(s.order[:0], f.order...)
 	s.mins = append(s.mins[:0], f.mins...)
 	s.n = f.n
+}
+
+func (s *freeSet) copyFrom(f *freeSet) {
+	s.heads = append(s.heads[:0], f.heads...)
+	s.full = append(s.full[:0], f.full...)
+	s.crowds = resize(s.crowds, len(f.crowds))
+	for i := range f.crowds {
+		s.crowds[i].copyFrom(&f.crowds[i])
+	}
+	s.crowded = append(s.crowded[:0], f.crowded...)
+	s.summary, s.n = f.summary, f.n
 }
 
 // resize returns s with n elements; what it had stays.

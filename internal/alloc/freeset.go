@@ -2,232 +2,292 @@ package alloc
 
 import "math/bits"
 
-// unit is the granularity of every size and address the allocator deals in.
-// pytorch v2.12 c10/cuda/CUDACachingAllocator.h: kMinBlockSize.
-const unit = 512
-
-// chunkLen is the number of entries of a chunk: short enough to shift by a few
-// cache lines, long enough that the list of chunks stays short.
-const chunkLen = 32
-
 // A freeSet is the ordered set of the free blocks of one pool and stream, by
-// (size, tie). It is a list of sorted chunks, so that a search touches few cache
-// lines and an insertion moves at most one chunk. The
-// chunks are taken from an arena and never given back: nothing is allocated once
-// the set has reached its size.
+// (size, tie): the order in which torch's std::set keeps them.
+//
+// Blocks are sorted into bins by size, 64 bins for each power of two, so that a
+// bin seldom holds more than a few; a bitmap finds the next bin that is not
+// empty. The blocks of a bin are linked through the blocks themselves, in order.
+// A bin that grows long, as that of many equal blocks does, becomes a sortedSet.
 type freeSet struct {
-	order []int32 // chunks in order
-	mins  []entryKey
-	n     int
+	heads   []int32 // by bin: a block, 0 if there is none, -1-k for the k-th of crowds
+	full    []uint64
+	summary uint64
+	crowds  []sortedSet
+	crowded []int32 // the bin of each of crowds
+	n       int
 }
 
-// entryKey is the first key of a chunk.
-type entryKey struct{ size, tie uint64 }
+const (
+	binBits = 6
+	// bins is enough for blocks of 2^(57-binBits) units, and no more than the
+	// summary word can cover.
+	bins = 52 << binBits
+	// crowd is how many blocks of a bin are linked before it becomes a set.
+	crowd = 12
+)
 
-// A chunk is up to chunkLen entries in ascending order.
-type chunk struct {
-	n int32
-	e [chunkLen]entry
-}
-
-type entry struct {
-	size, tie uint64
-	id        int32
-}
-
-// position is an entry of a freeSet: the index into order, and into the chunk.
-type position struct{ at, in int }
-
-// less reports as 1 or 0 whether (size, tie) a is below b, without a branch.
-func less(aSize, aTie, bSize, bTie uint64) int {
-	_, borrow := bits.Sub64(aTie, bTie, 0)
-	_, borrow = bits.Sub64(aSize, bSize, borrow)
-	return int(borrow)
-}
-
-// chunks is the arena that the sets of one allocator share.
-type chunks struct {
-	all  []chunk
-	free []int32
-}
-
-func (c *chunks) take() int32 {
-	if n := len(c.free); n > 0 {
-		id := c.free[n-1]
-		c.free = c.free[:n-1]
-		c.all[id].n = 0
-		return id
+// binOf returns the bin of a size: exact up to 64 KiB, then 64 to a power of two.
+func binOf(size int64) int {
+	u := uint64(size) / unit
+	if u < 1<<binBits {
+		return int(u)
 	}
-	c.all = append(c.all, chunk{})
-	return int32(len(c.all) - 1)
+	e := bits.Len64(u) - 1 - binBits
+	return e<<binBits + int(u>>e)
 }
 
-// reset empties the arena and keeps its memory.
-func (c *chunks) reset() {
-	c.free = c.free[:0]
-	for i := len(c.all) - 1; i >= 0; i-- {
-		c.free = append(c.free, int32(i))
-	}
+func (s *freeSet) init() {
+	s.heads = make([]int32, bins)
+	s.full = make([]uint64, bins/64)
 }
 
 // reset empties the set; its chunks belong to an arena that is reset with it.
-func (s *freeSet) reset() { s.order, s.mins, s.n = s.order[:0], s.mins[:0], 0 }
+func (s *freeSet) reset() {
+	for w := s.summary; w != 0; w &= w - 1 {
+		i := bits.TrailingZeros64(w)
+		for v := s.full[i]; v != 0; v &= v - 1 {
+			s.heads[i*64+bits.TrailingZeros64(v)] = 0
+		}
+		s.full[i] = 0
+	}
+	for _, bin := range s.crowded {
+		s.heads[bin] = 0
+	}
+	s.summary, s.crowds, s.crowded, s.n = 0, s.crowds[:0], s.crowded[:0], 0
+}
 
-// lower returns the first entry that is not below (size, tie), and false if
-// there is none.
-func (s *freeSet) lower(c *chunks, size, tie uint64) (position, bool) {
+// nextBin returns the first bin from bin on that is not empty, and -1 if there
+// is none.
+func (s *freeSet) nextBin(bin int) int {
+	i := bin / 64
+	if i >= len(s.full) {
+		return -1
+	}
+	if v := s.full[i] >> (bin % 64); v != 0 {
+		return bin + bits.TrailingZeros64(v)
+	}
+	w := s.summary >> (i + 1) << (i + 1)
+	if w == 0 {
+		return -1
+	}
+	i = bits.TrailingZeros64(w)
+	return i*64 + bits.TrailingZeros64(s.full[i])
+}
+
+// prevBin returns the last bin before bin that is not empty, and -1 if there is
+// none.
+func (s *freeSet) prevBin(bin int) int {
+	i := bin / 64
+	if i < len(s.full) {
+		if v := s.full[i] & (1<<(bin%64) - 1); v != 0 {
+			return i*64 + bits.Len64(v) - 1
+		}
+	}
+	w := s.summary & (1<<i - 1)
+	if w == 0 {
+		return -1
+	}
+	i = bits.Len64(w) - 1
+	return i*64 + bits.Len64(s.full[i]) - 1
+}
+
+// firstIn returns the first block of a bin that is not empty.
+func (s *freeSet) firstIn(a *Allocator, bin int) int32 {
+	head := s.heads[bin]
+	if head > 0 {
+		return head
+	}
+	return s.crowds[-1-head].at(&a.chunks, position{})
+}
+
+// lastIn returns the last block of a bin that is not empty.
+func (s *freeSet) lastIn(a *Allocator, bin int) int32 {
+	id := s.heads[bin]
+	if id < 0 {
+		c := &s.crowds[-1-id]
+		p, _ := c.before(&a.chunks, c.end())
+		return c.at(&a.chunks, p)
+	}
+	for a.blocks[id].binNext != 0 {
+		id = a.blocks[id].binNext
+	}
+	return id
+}
+
+// lower returns the first block of at least size bytes, or 0.
+func (s *freeSet) lower(a *Allocator, size int64) int32 {
 	if s.n == 0 {
-		return position{}, false
+		return 0
 	}
-	at := s.chunkFor(size, tie)
-	in := c.all[s.order[at]].lower(size, tie)
-	if in == int(c.all[s.order[at]].n) {
-		at, in = at+1, 0
-		if at == len(s.order) {
-			return position{}, false
+	bin := binOf(size)
+	switch id := s.heads[bin]; {
+	case id > 0:
+		for ; id != 0; id = a.blocks[id].binNext {
+			if a.blocks[id].size >= size {
+				return id
+			}
+		}
+	case id < 0:
+		c := &s.crowds[-1-id]
+		if p, ok := c.lower(&a.chunks, uint64(size), 0); ok {
+			return c.at(&a.chunks, p)
 		}
 	}
-	return position{at, in}, true
+	if bin = s.nextBin(bin + 1); bin < 0 {
+		return 0
+	}
+	return s.firstIn(a, bin)
 }
 
-// chunkFor returns the last chunk whose first key is not above (size, tie).
-func (s *freeSet) chunkFor(size, tie uint64) int {
-	lo, n := 0, len(s.mins)-1 // the answer is among lo..lo+n
-	for n > 0 {
-		half := (n + 1) / 2
-		m := &s.mins[lo+half]
-		if less(size, tie, m.size, m.tie) == 0 {
-			lo += half
-			n -= half
-		} else {
-			n = half - 1
+// next returns the block after id, or 0.
+func (s *freeSet) next(a *Allocator, id int32) int32 {
+	b := &a.blocks[id]
+	bin := binOf(b.size)
+	if head := s.heads[bin]; head < 0 {
+		c := &s.crowds[-1-head]
+		p, _ := c.lower(&a.chunks, uint64(b.size), a.tieOf(b))
+		if p, ok := c.next(&a.chunks, p); ok {
+			return c.at(&a.chunks, p)
+		}
+	} else if b.binNext != 0 {
+		return b.binNext
+	}
+	if bin = s.nextBin(bin + 1); bin < 0 {
+		return 0
+	}
+	return s.firstIn(a, bin)
+}
+
+// before returns the block before id, or the last one if id is 0; 0 if there is
+// none.
+func (s *freeSet) before(a *Allocator, id int32) int32 {
+	bin := len(s.heads)
+	if id != 0 {
+		b := &a.blocks[id]
+		bin = binOf(b.size)
+		if head := s.heads[bin]; head < 0 {
+			c := &s.crowds[-1-head]
+			p, _ := c.lower(&a.chunks, uint64(b.size), a.tieOf(b))
+			if p, ok := c.before(&a.chunks, p); ok {
+				return c.at(&a.chunks, p)
+			}
+		} else if b.binPrev != 0 {
+			return b.binPrev
 		}
 	}
-	return lo
+	if bin = s.prevBin(bin); bin < 0 {
+		return 0
+	}
+	return s.lastIn(a, bin)
 }
 
-// lower returns the first entry of the chunk that is not below (size, tie).
-func (c *chunk) lower(size, tie uint64) int {
-	lo, n := 0, int(c.n)
-	for n > 0 {
-		half := n / 2
-		m := (lo + half) & (chunkLen - 1)
-		step := -less(c.e[m].size, c.e[m].tie, size, tie) // all ones if m is below
-		lo += (half + 1) & step
-		n = half&^step | (n-half-1)&step
-	}
-	return lo
-}
-
-// insert adds an entry. The key must not be in the set.
-func (s *freeSet) insert(c *chunks, size, tie uint64, id int32) {
-	if s.n == 0 {
-		if len(s.order) == 0 {
-			s.order = append(s.order, c.take())
-			s.mins = append(s.mins, entryKey{})
-		}
-	}
-	at := 0
-	if s.n > 0 {
-		at = s.chunkFor(size, tie)
-	}
-	k := &c.all[s.order[at]]
-	if k.n == chunkLen {
-		at, k = s.split(c, at, size, tie)
-	}
-	in := k.lower(size, tie)
-	n := int(k.n)
-	copy(k.e[in+1:n+1], k.e[in:n])
-	k.e[in] = entry{size, tie, id}
-	k.n++
+// insert adds a block.
+func (s *freeSet) insert(a *Allocator, id int32) {
 	s.n++
-	if in == 0 {
-		s.mins[at] = entryKey{size, tie}
+	b := &a.blocks[id]
+	bin := binOf(b.size)
+	head := s.heads[bin]
+	if head <= 0 {
+		s.full[bin/64] |= 1 << (bin % 64)
+		s.summary |= 1 << (bin / 64)
+	}
+	if head < 0 {
+		s.crowds[-1-head].insert(&a.chunks, uint64(b.size), a.tieOf(b), id)
+		return
+	}
+	if head == 0 {
+		s.heads[bin], b.binPrev, b.binNext = id, 0, 0
+		return
+	}
+	tie := a.tieOf(b)
+	prev, at := int32(0), head
+	length := 1
+	for at != 0 {
+		n := &a.blocks[at]
+		if less(uint64(n.size), a.tieOf(n), uint64(b.size), tie) == 0 {
+			break
+		}
+		prev, at = at, n.binNext
+		length++
+	}
+	b.binPrev, b.binNext = prev, at
+	if prev == 0 {
+		s.heads[bin] = id
+	} else {
+		a.blocks[prev].binNext = id
+	}
+	if at != 0 {
+		a.blocks[at].binPrev = id
+	}
+	if length > crowd {
+		s.gather(a, bin)
 	}
 }
 
-// split halves a full chunk and returns the half that (size, tie) belongs to.
-func (s *freeSet) split(c *chunks, at int, size, tie uint64) (int, *chunk) {
-	id := c.take() // may move the arena
-	old, fresh := &c.all[s.order[at]], &c.all[id]
-	const half = chunkLen / 2
-	copy(fresh.e[:half], old.e[half:])
-	old.n, fresh.n = half, half
-	s.order = append(s.order, 0)
-	copy(s.order[at+2:], s.order[at+1:])
-	s.order[at+1] = id
-	s.mins = append(s.mins, entryKey{})
-	copy(s.mins[at+2:], s.mins[at+1:])
-	s.mins[at+1] = entryKey{fresh.e[0].size, fresh.e[0].tie}
-	if less(size, tie, fresh.e[0].size, fresh.e[0].tie) == 0 {
-		return at + 1, fresh
+// gather makes a sortedSet of a long bin.
+func (s *freeSet) gather(a *Allocator, bin int) {
+	if len(s.crowds) < cap(s.crowds) {
+		s.crowds = s.crowds[:len(s.crowds)+1]
+		s.crowds[len(s.crowds)-1].reset()
+	} else {
+		s.crowds = append(s.crowds, sortedSet{})
 	}
-	return at, old
+	c := &s.crowds[len(s.crowds)-1]
+	for id := s.heads[bin]; id != 0; id = a.blocks[id].binNext {
+		b := &a.blocks[id]
+		c.insert(&a.chunks, uint64(b.size), a.tieOf(b), id)
+	}
+	s.heads[bin] = int32(-len(s.crowds))
+	s.crowded = append(s.crowded, int32(bin))
 }
 
-// remove takes out the entry with this key, which must be in the set.
-func (s *freeSet) remove(c *chunks, size, tie uint64) {
-	at := s.chunkFor(size, tie)
-	s.removeAt(c, position{at, c.all[s.order[at]].lower(size, tie)})
-}
-
-// removeAt takes out the entry at p.
-func (s *freeSet) removeAt(c *chunks, p position) {
-	k := &c.all[s.order[p.at]]
-	n := int(k.n)
-	copy(k.e[p.in:n-1], k.e[p.in+1:n])
-	k.n--
+// remove takes a block out.
+func (s *freeSet) remove(a *Allocator, id int32) {
 	s.n--
-	switch {
-	case k.n == 0 && len(s.order) > 1:
-		c.free = append(c.free, s.order[p.at])
-		s.order = append(s.order[:p.at], s.order[p.at+1:]...)
-		s.mins = append(s.mins[:p.at], s.mins[p.at+1:]...)
-	case k.n > 0 && p.in == 0:
-		s.mins[p.at] = entryKey{k.e[0].size, k.e[0].tie}
-	case k.n == 0:
-		s.mins[p.at] = entryKey{} // any first key will be above it
+	b := &a.blocks[id]
+	bin := binOf(b.size)
+	if head := s.heads[bin]; head < 0 {
+		c := &s.crowds[-1-head]
+		c.remove(&a.chunks, uint64(b.size), a.tieOf(b))
+		if c.n == 0 {
+			s.clear(bin)
+		}
+		return
+	}
+	if b.binNext != 0 {
+		a.blocks[b.binNext].binPrev = b.binPrev
+	}
+	if b.binPrev != 0 {
+		a.blocks[b.binPrev].binNext = b.binNext
+		return
+	}
+	s.heads[bin] = b.binNext
+	if b.binNext == 0 {
+		s.clear(bin)
 	}
 }
 
-// at returns the block at p.
-func (s *freeSet) at(c *chunks, p position) int32 { return c.all[s.order[p.at]].e[p.in].id }
-
-// next returns the entry after p.
-func (s *freeSet) next(c *chunks, p position) (position, bool) {
-	if p.in++; p.in < int(c.all[s.order[p.at]].n) {
-		return p, true
+// clear marks a bin as empty. One that was crowded stays a set.
+func (s *freeSet) clear(bin int) {
+	s.full[bin/64] &^= 1 << (bin % 64)
+	if s.full[bin/64] == 0 {
+		s.summary &^= 1 << (bin / 64)
 	}
-	p.at, p.in = p.at+1, 0
-	return p, p.at < len(s.order)
 }
-
-// before returns the entry before p; p may be one past the end.
-func (s *freeSet) before(c *chunks, p position) (position, bool) {
-	if p.in > 0 {
-		p.in--
-		return p, true
-	}
-	if p.at == 0 {
-		return p, false
-	}
-	p.at--
-	p.in = int(c.all[s.order[p.at]].n) - 1
-	return p, true
-}
-
-// end is one past the last entry.
-func (s *freeSet) end() position { return position{len(s.order), 0} }
 
 // appendTo appends the blocks of the set, in order, to ids.
-func (s *freeSet) appendTo(c *chunks, ids []int32) []int32 {
+func (s *freeSet) appendTo(a *Allocator, ids []int32) []int32 {
 	if s.n == 0 {
 		return ids
 	}
-	for _, at := range s.order {
-		k := &c.all[at]
-		for i := range k.n {
-			ids = append(ids, k.e[i].id)
+	for bin := s.nextBin(0); bin >= 0; bin = s.nextBin(bin + 1) {
+		if head := s.heads[bin]; head < 0 {
+			ids = s.crowds[-1-head].appendTo(&a.chunks, ids)
+			continue
+		}
+		for id := s.heads[bin]; id != 0; id = a.blocks[id].binNext {
+			ids = append(ids, id)
 		}
 	}
 	return ids

@@ -13,10 +13,13 @@ func verify(a *Allocator) error {
 	onShelf := map[int32]bool{}
 	for i := range a.shelves {
 		s := &a.shelves[i]
-		for unmapped, set := range map[bool]*freeSet{false: &s.free, true: &s.unmapped} {
-			ids := set.appendTo(&a.chunks, nil)
-			if len(ids) != set.n {
-				return fmt.Errorf("shelf %d holds %d blocks, counts %d", i, len(ids), set.n)
+		for _, unmapped := range []bool{false, true} {
+			ids, count := s.free.appendTo(a, nil), s.free.n
+			if unmapped {
+				ids, count = s.unmapped.appendTo(&a.chunks, nil), s.unmapped.n
+			}
+			if len(ids) != count {
+				return fmt.Errorf("shelf %d holds %d blocks, counts %d", i, len(ids), count)
 			}
 			for j, id := range ids {
 				b := &a.blocks[id]

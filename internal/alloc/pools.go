@@ -145,6 +145,7 @@ func (a *Allocator) shelfOf(p int32, stream uint64) int32 {
 	}
 	id := int32(len(a.shelves))
 	a.shelves = append(a.shelves, shelf{stream: stream, pool: p})
+	a.shelves[id].free.init()
 	at := slices.IndexFunc(shelves, func(s int32) bool { return a.shelves[s].stream > stream })
 	if at < 0 {
 		at = len(shelves)

@@ -118,7 +118,7 @@ func (a *Allocator) Restore(s *SegmentState, live func(i int, b Block)) error {
 // the allocator, without asking the driver.
 func (a *Allocator) Fits(id PoolID, size int64, stream uint64) bool {
 	r := a.ask(id, size, stream)
-	if _, ok := a.find(&a.shelves[r.shelf].free, &r); ok {
+	if a.find(&a.shelves[r.shelf].free, &r) != 0 {
 		return true
 	}
 	if !r.expandable {

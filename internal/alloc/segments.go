@@ -89,7 +89,7 @@ func (a *Allocator) releaseCached() {
 func (a *Allocator) releasePool(pool int32) {
 	ids := a.scratch[:0]
 	for _, s := range a.pools[pool].shelves {
-		ids = a.shelves[s].free.appendTo(&a.chunks, ids)
+		ids = a.shelves[s].free.appendTo(a, ids)
 	}
 	a.scratch = ids
 	expandable := ids[:0]
@@ -125,26 +125,20 @@ func (a *Allocator) oversize(r *request) ([]int32, bool) {
 	ids := a.scratch[:0]
 	set := &a.shelves[r.shelf].free
 	want := max(r.size, limit)
-	p, ok := set.lower(&a.chunks, uint64(want), 0)
-	if ok {
-		id := set.at(&a.chunks, p)
-		if a.blocks[id].reservation == 0 {
-			a.scratch = append(ids, id)
-			return a.scratch, true
-		}
-		if !a.rules.oversizeSkipsExpandable {
-			return nil, false // torch would fail an assertion here
-		}
-	} else {
-		p = set.end()
+	id := set.lower(a, want)
+	if id != 0 && a.blocks[id].reservation == 0 {
+		a.scratch = append(ids, id)
+		return a.scratch, true
+	}
+	if id != 0 && !a.rules.oversizeSkipsExpandable {
+		return nil, false // torch would fail an assertion here
 	}
 	// No single block is large enough: several, the largest first.
 	var released int64
 	for released < want {
-		if p, ok = set.before(&a.chunks, p); !ok || set.n == 0 {
+		if id = set.before(a, id); id == 0 {
 			break
 		}
-		id := set.at(&a.chunks, p)
 		b := &a.blocks[id]
 		if b.size < limit {
 			break
@@ -170,7 +164,7 @@ func (a *Allocator) collectGarbage() {
 	p := &a.pools[poolLarge]
 	ids := a.scratch[:0]
 	for _, s := range p.shelves {
-		ids = a.shelves[s].free.appendTo(&a.chunks, ids)
+		ids = a.shelves[s].free.appendTo(a, ids)
 	}
 	a.scratch = ids
 	age := func(id int32) int64 { return p.calls - a.blocks[id].gcBase }

@@ -184,6 +184,11 @@ func (c *Case) CheckAs(v alloc.Version, tie alloc.TieBreak) *Result {
 			break
 		}
 	}
+	if len(r.Differences) > 0 {
+		if o := c.outsiders(); o.Count > 0 {
+			return &Result{Torch: v, Tie: tie, Blocks: r.Blocks, Start: r.Start, Why: []Oddity{o}}
+		}
+	}
 	if run.sim != nil {
 		r.Checked = len(c.Events)
 		run.takePeaks()

@@ -45,6 +45,7 @@ type rewinding struct {
 	alive []int32
 	next  int // the first of alive that has no place yet
 	tails []tail
+	found bool // tails is made
 }
 
 // Rewind rebuilds the state before event k; 0 is the beginning of the trace.
@@ -54,7 +55,6 @@ type rewinding struct {
 func (c *Case) Rewind(k int) *Start {
 	w := &rewinding{Case: c, start: &Start{}, event: int32(k)}
 	w.alive = w.liveTensors()
-	w.tails = w.findTails()
 	regions := w.regions()
 	spaces := c.addressSpaces()
 	for len(regions) > 0 {
@@ -224,6 +224,9 @@ func (w *rewinding) findTails() []tail {
 // firstIn returns the address of the first block handed out in [from, to]
 // before an event, or 0.
 func (w *rewinding) firstIn(from, to uint64, before int32) uint64 {
+	if !w.found {
+		w.tails, w.found = w.findTails(), true
+	}
 	i, _ := slices.BinarySearchFunc(w.tails, from, func(t tail, addr uint64) int { return cmp.Compare(t.addr, addr) })
 	best := tail{event: before}
 	if before == never {

@@ -81,10 +81,12 @@ func (t *tensors) odd(code string, event int32) {
 // number reads the trace once, forward.
 func (c *Case) number() {
 	c.lastOdd = never
-	requests, completions := 0, 0
+	allocs, requests, completions := 0, 0, 0
 	for i := range c.Events {
 		c.poolsRecorded = c.poolsRecorded || c.Events[i].Pool != 0
 		switch c.Events[i].Action {
+		case alloc.Alloc:
+			allocs++
 		case alloc.FreeRequested:
 			requests++
 		case alloc.FreeCompleted:
@@ -93,6 +95,7 @@ func (c *Case) number() {
 	}
 	c.skippedRequests = requests == 0 && completions > 0 && c.completesUnrequested()
 	c.ops = make([]op, 0, len(c.Events)-min(requests, completions))
+	c.all = make([]tensor, 0, allocs+max(0, requests-allocs)+64)
 	live := newAddresses(1024)
 	waiting := newAddresses(16)
 	first := never // of the segment events that belong to the next call
@@ -169,12 +172,12 @@ func (c *Case) number() {
 	}
 	c.placeLast(live, waiting)
 	c.placeSegments()
-	c.findOutsiders()
 }
 
-// findOutsiders counts the blocks that are handed out where the trace and the
-// final state know no segment.
-func (c *Case) findOutsiders() {
+// outsiders counts the blocks that are handed out where the trace and the final
+// state know no segment. Only a trace that is not reproduced can have any.
+func (c *Case) outsiders() (o Oddity) {
+	o = Oddity{"alloc_outside_segments", int(never), 0}
 	known := c.seenRegions()
 	// The end of the furthest region so far: regions can overlap in time.
 	ends := make([]uint64, len(known))
@@ -194,9 +197,12 @@ func (c *Case) findOutsiders() {
 			at--
 		}
 		if at < 0 || t.addr >= ends[at] {
-			c.odd("alloc_outside_segments", t.born)
+			if o.Count++; o.Event < 0 {
+				o.Event = int(t.born)
+			}
 		}
 	}
+	return o
 }
 
 // completesUnrequested reports whether a block that is handed out in the trace
