@@ -40,7 +40,7 @@ func BenchmarkReplay(b *testing.B) {
 			q.Settings.ExpandableSegments = expandable
 			b.Run(fmt.Sprintf("whatif/events=%d/expandable=%v", n, expandable), func(b *testing.B) {
 				start(b)
-			for b.Loop() {
+				for b.Loop() {
 					c.WhatIfIn(blocks, r, q)
 				}
 				report(b, len(c.Events))
