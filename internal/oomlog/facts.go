@@ -1,6 +1,7 @@
 package oomlog
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -59,36 +60,45 @@ type Fact struct {
 	Key    string // as written: per_device_train_batch_size
 	Value  string // as written: 8
 	Source Source
+	rank   int // how telling the key is; 0 is the best
 }
 
 // Facts are in the order of the text. A value that is said again is not kept
 // twice.
 type Facts []Fact
 
-// Last returns the last fact of a kind before an offset; 0 means the end.
+// Last returns the most telling fact of a kind before an offset, of equals the
+// last; 0 means the end of the text.
 func (f Facts) Last(kind FactKind, before int64) (Fact, bool) {
-	for i := len(f) - 1; i >= 0; i-- {
-		if f[i].Kind == kind && (before <= 0 || f[i].Source.Offset < before) {
-			return f[i], true
+	best := -1
+	for i := range f {
+		if f[i].Kind == kind && (before <= 0 || f[i].Source.Offset < before) && (best < 0 || f[i].rank <= f[best].rank) {
+			best = i
 		}
 	}
-	return Fact{}, false
+	if best < 0 {
+		return Fact{}, false
+	}
+	return f[best], true
 }
 
-// Get returns the last fact of a kind.
+// Get returns the most telling fact of a kind, of equals the last.
 func (f Facts) Get(kind FactKind) (Fact, bool) { return f.Last(kind, 0) }
 
-// Int returns the value of the last fact of a kind as a number, or 0.
+// Int returns the value of Get as a number, or 0.
 func (f Facts) Int(kind FactKind) int64 {
 	v, ok := f.Get(kind)
 	if !ok {
 		return 0
 	}
-	n, err := strconv.ParseInt(strings.ReplaceAll(v.Value, ",", ""), 10, 64)
-	if err != nil || n < 0 {
-		return 0
-	}
+	n, _ := count(v.Value)
 	return n
+}
+
+// count reads a number of things: 8, 7,000,000.
+func count(value string) (int64, bool) {
+	n, err := strconv.ParseInt(strings.ReplaceAll(strings.ReplaceAll(value, ",", ""), "_", ""), 10, 64)
+	return n, err == nil && n >= 0
 }
 
 // Is reports whether the last fact of a kind has a value that means yes or no.
@@ -111,20 +121,35 @@ func Truth(value string) (yes, known bool) {
 	return false, false
 }
 
+// A key is a name of a setting.
+type key struct {
+	kind FactKind
+	rank int // its place among the names of the kind: the first is the most telling
+	weak bool
+}
+
+// weakKeys are common words. They count as a flag (--batch 8), in quotes
+// ("batch": 8), as name=value, or alone on a line of YAML; not within prose or a
+// progress line.
+var weakKeys = strings.Fields("batch bs model model_name cuda torch pytorch compile resume opt workers quantization offload arch precision dtype optimizer flash_attn adapter devices stage max_length input_size")
+
+// counted kinds have numbers as values.
+var counted = [...]FactKind{FactBatch, FactGlobalBatch, FactEvalBatch, FactAccumulation, FactSequence, FactWorldSize, FactWorkers, FactVocabulary, FactHidden, FactLayers, FactParameters, FactTrainable}
+
 // keys maps the names of settings, lower-cased, with _ for -, to kinds. They
 // are those of transformers, accelerate, DeepSpeed, Lightning, Axolotl,
 // LLaMA-Factory, mmengine, detectron2, Ultralytics, Megatron, torchtune, and
 // of argparse scripts.
-func keys() map[string]FactKind {
-	m := map[string]FactKind{}
+func keys() map[string]key {
+	m := map[string]key{}
 	for kind, names := range map[FactKind]string{
 		FactBatch:         "per_device_train_batch_size per_gpu_train_batch_size micro_batch_size train_micro_batch_size_per_gpu batch_size batchsize batch train_batch per_device_batch_size samples_per_gpu imgs_per_gpu bs batch_size_per_gpu train_bs mini_batch_size micro_train_batch_size ppo_micro_batch_size_per_gpu",
 		FactGlobalBatch:   "global_batch_size train_batch_size total_batch_size ims_per_batch effective_batch_size",
 		FactEvalBatch:     "per_device_eval_batch_size eval_batch_size val_batch_size valid_batch_size test_batch_size per_gpu_eval_batch_size val_batch",
 		FactAccumulation:  "gradient_accumulation_steps accumulate_grad_batches grad_accum accumulation_steps update_freq grad_accumulation_steps accum_iter gradient_accumulate_every accumulate_grad",
-		FactSequence:      "max_seq_length max_seq_len cutoff_len seq_length seq_len block_size model_max_length sequence_len max_source_length context_length max_tokens_per_sample sequence_length max_length max_model_len ctx_len n_ctx max_prompt_length",
+		FactSequence:      "max_seq_length max_seq_len cutoff_len sequence_len seq_length seq_len block_size sequence_length context_length max_tokens_per_sample ctx_len n_ctx model_max_length max_source_length max_model_len max_prompt_length max_length",
 		FactImage:         "img_size imgsz image_size resolution crop_size input_size img_scale train_size",
-		FactDType:         "dtype torch_dtype mixed_precision precision param_dtype compute_dtype amp_dtype weight_dtype",
+		FactDType:         "torch_dtype dtype param_dtype weight_dtype mixed_precision bf16 fp16 precision compute_dtype amp_dtype",
 		FactOptimizer:     "optim optimizer optimizer_type optimizer_name optim_type opt",
 		FactCheckpointing: "gradient_checkpointing activation_checkpointing activations_checkpoint use_checkpoint recompute recompute_granularity enable_gradient_checkpointing grad_checkpointing checkpoint_activations enable_activation_checkpointing use_gradient_checkpointing",
 		FactModel:         "model_name_or_path pretrained_model_name_or_path model_name base_model model_id hf_model pretrained_model base_model_name_or_path model_path pretrained_model_name model arch",
@@ -133,7 +158,7 @@ func keys() map[string]FactKind {
 		FactPinMemory:     "pin_memory dataloader_pin_memory",
 		FactQuantization:  "load_in_4bit load_in_8bit quantization_bit quantization quant_method",
 		FactLoRA:          "use_lora lora_r lora_rank peft_type finetuning_type lora_alpha use_peft adapter",
-		FactZeROStage:     "zero_stage zero_optimization_stage",
+		FactZeROStage:     "zero_stage zero_optimization_stage stage",
 		FactFSDP:          "fsdp fsdp_sharding_strategy sharding_strategy fsdp_config",
 		FactOffload:       "offload_optimizer_device offload_param_device cpu_offload offload fsdp_offload_params",
 		FactCompile:       "torch_compile compile use_compile torch_compile_mode compile_mode cuda_graphs use_cuda_graph enforce_eager",
@@ -152,8 +177,8 @@ func keys() map[string]FactKind {
 		FactLayers:        "num_hidden_layers n_layer num_layers",
 		FactMaxSteps:      "max_steps train_iters max_iters total_steps",
 	} {
-		for _, n := range strings.Fields(names) {
-			m[n] = kind
+		for i, n := range strings.Fields(names) {
+			m[n] = key{kind, i, slices.Contains(weakKeys, n)}
 		}
 	}
 	return m
@@ -269,13 +294,19 @@ var signs = [...]struct {
 
 // factReader reads settings from lines.
 type factReader struct {
-	keys map[string]FactKind
-	seen map[string]bool
+	keys   map[string]key
+	seen   map[string]bool
+	values map[string]int // distinct values by kind and key
+	frame  bool           // the line before was a call of a traceback
 }
 
 func newFactReader() *factReader {
-	return &factReader{keys: keys(), seen: map[string]bool{}}
+	return &factReader{keys: keys(), seen: map[string]bool{}, values: map[string]int{}}
 }
+
+// maxValues is how many values a setting can take in one text. A name with more
+// is a counter (batch=120, batch=121 …), no setting.
+const maxValues = 8
 
 // maxFacts bounds the facts of one text.
 const maxFacts = 2000
@@ -285,41 +316,97 @@ func (r *factReader) read(to Facts, text string, at Source) Facts {
 	if len(to) >= maxFacts {
 		return to
 	}
-	add := func(kind FactKind, key, value string) {
+	add := func(kind FactKind, name, value string, rank int) {
 		value = strings.Trim(value, "\"'`")
-		if len(value) > 200 {
-			value = value[:200]
+		if kind == FactOptimizer {
+			value = constructor(value)
 		}
-		if id := string(kind) + "\x00" + key + "\x00" + value; !r.seen[id] && len(to) < maxFacts {
-			r.seen[id] = true
-			to = append(to, Fact{kind, key, value, at})
+		if slices.Contains(counted[:], kind) {
+			if _, ok := count(value); !ok {
+				return
+			}
 		}
+		if name == "bf16" || name == "fp16" {
+			if yes, _ := Truth(value); !yes {
+				return
+			}
+			name, value = "mixed_precision", name
+		}
+		if value == "" || strings.ContainsAny(value, "({") || len(value) > 200 {
+			return
+		}
+		by := string(kind) + "\x00" + name
+		if r.seen[by+"\x00"+value] || r.values[by] > maxValues || len(to) >= maxFacts {
+			return
+		}
+		r.seen[by+"\x00"+value] = true
+		if r.values[by]++; r.values[by] > maxValues {
+			to = slices.DeleteFunc(to, func(f Fact) bool { return f.Kind == kind && f.Key == name })
+			return
+		}
+		to = append(to, Fact{kind, name, value, at, rank})
 	}
+	after := r.frame
+	r.frame = strings.HasPrefix(text, "File \"")
 	for _, s := range &signs {
 		if strings.Contains(text, s.words) {
-			add(s.kind, s.words, s.value)
+			add(s.kind, s.words, s.value, 0)
 		}
 	}
 	if strings.ContainsAny(text, "=:") {
+		said := FactKind("")
 		for _, p := range &phrases {
-			if _, after, ok := strings.Cut(text, p.words); ok {
-				if cut := strings.IndexAny(after, "=:"); cut >= 0 && cut < 64 {
-					add(p.kind, p.words, firstToken(after[cut+1:]))
+			if p.kind == said { // "Instantaneous batch size per device" has the shorter phrase in it
+				continue
+			}
+			if _, rest, ok := strings.Cut(text, p.words); ok {
+				if cut := strings.IndexAny(rest, "=:"); cut >= 0 && cut < 64 {
+					add(p.kind, p.words, firstToken(rest[cut+1:]), 0)
+					said = p.kind
 				}
 			}
 		}
 	}
 	for _, gpu := range [...]string{"NVIDIA A", "NVIDIA H", "NVIDIA L", "NVIDIA B", "NVIDIA GeForce ", "Tesla ", "GeForce ", "Quadro ", "RTX ", "AMD Instinct ", "NVIDIA RTX "} {
 		if at := strings.Index(text, gpu); at >= 0 {
-			add(FactGPU, "name", gpuName(text[at:]))
+			add(FactGPU, "name", gpuName(text[at:]), 0)
 			break
 		}
 	}
-	if strings.Contains(text, "try setting") || !strings.ContainsAny(text, "=:-") {
+	if name, ok := pretrained(text); ok {
+		add(FactModel, "from_pretrained", name, 1)
+	}
+	if strings.Contains(text, "try setting") || !strings.ContainsAny(text, "=:-") || after && isCode(text) {
 		return to
 	}
 	r.pairs(text, add)
 	return to
+}
+
+// pretrained reads the name in from_pretrained("name").
+func pretrained(text string) (string, bool) {
+	_, rest, ok := strings.Cut(text, "from_pretrained(")
+	if !ok || rest == "" || rest[0] != '"' && rest[0] != '\'' {
+		return "", false
+	}
+	name, _, ok := strings.Cut(rest[1:], rest[:1])
+	return name, ok && name != ""
+}
+
+// constructor returns the name of what a source line makes: AdamW for
+// torch.optim.AdamW(model.parameters().
+func constructor(value string) string {
+	name, _, call := strings.Cut(value, "(")
+	if !call {
+		return value
+	}
+	if i := strings.LastIndexByte(name, '.'); i >= 0 {
+		name = name[i+1:]
+	}
+	if strings.HasPrefix(name, "get_") || strings.HasPrefix(name, "create_") || strings.HasPrefix(name, "build_") {
+		return ""
+	}
+	return name
 }
 
 // gpuName cuts the product name from the start of a text.
@@ -338,7 +425,7 @@ func gpuName(s string) string {
 
 // pairs finds name=value, name: value, 'name': value, --name value and
 // --name=value, whatever dump they stand in.
-func (r *factReader) pairs(text string, add func(FactKind, string, string)) {
+func (r *factReader) pairs(text string, add func(FactKind, string, string, int)) {
 	for i := 0; i < len(text); {
 		if !isNameByte(text[i]) {
 			i++
@@ -353,38 +440,44 @@ func (r *factReader) pairs(text string, add func(FactKind, string, string)) {
 		if len(name) < 2 || len(name) > 48 {
 			continue
 		}
-		flag := len(raw) != len(name)
-		kind, ok := r.lookup(name)
+		k, ok := r.lookup(name)
 		if !ok {
 			continue
 		}
+		flag := strings.HasPrefix(raw, "--") || len(raw)-len(name) == 1 && (start == 0 || text[start-1] == ' ')
 		j := i
-		if j < len(text) && (text[j] == '"' || text[j] == '\'') {
+		quoted := j < len(text) && (text[j] == '"' || text[j] == '\'')
+		if quoted {
 			j++
 		}
 		for j < len(text) && text[j] == ' ' {
 			j++
 		}
+		assigned := j < len(text) && (text[j] == '=' || text[j] == ':') && !(j+1 < len(text) && (text[j+1] == '=' || text[j+1] == ':' || text[j+1] == '/'))
 		switch {
-		case j < len(text) && (text[j] == '=' || text[j] == ':') && !(j+1 < len(text) && (text[j+1] == '=' || text[j+1] == ':' || text[j+1] == '/')):
+		case assigned:
 			value := firstToken(text[j+1:])
-			if kind == FactAllocConf { // its options are joined by commas
-				value = upTo(text[j+1:], " \t\"';)}|")
-			}
-			add(kind, name, value)
 			i = j + 1
+			if k.kind == FactVisible { // 2,3 is one value
+				value, _, _ = strings.Cut(strings.Trim(strings.TrimSpace(text[j+1:]), "\"'[]() "), " ")
+			}
+			alone := start == 0 && strings.TrimSpace(text[j+1:]) == value
+			set := text[j] == '=' && (start == 0 || j == start+len(raw)) && name != "dtype" // tensors print dtype=
+			if !k.weak || flag || quoted || alone || set {
+				add(k.kind, name, value, k.rank)
+			}
 		case flag && j < len(text) && text[j] != '-' && j > i:
-			add(kind, name, firstToken(text[j:]))
+			add(k.kind, name, firstToken(text[j:]), k.rank)
 			i = j
-		case flag:
-			add(kind, name, "true")
+		case flag && !k.weak:
+			add(k.kind, name, "true", k.rank)
 		}
 	}
 }
 
-func (r *factReader) lookup(name string) (FactKind, bool) {
+func (r *factReader) lookup(name string) (key, bool) {
 	var buf [48]byte
-	key := buf[:0]
+	small := buf[:0]
 	for k := range len(name) {
 		c := name[k]
 		switch {
@@ -393,13 +486,13 @@ func (r *factReader) lookup(name string) (FactKind, bool) {
 		case c == '-':
 			c = '_'
 		case c == '.': // trainer.batch_size, or a dotted override
-			key = key[:0]
+			small = small[:0]
 			continue
 		}
-		key = append(key, c)
+		small = append(small, c)
 	}
-	kind, ok := r.keys[string(key)]
-	return kind, ok
+	k, ok := r.keys[string(small)]
+	return k, ok
 }
 
 func isNameByte(c byte) bool {

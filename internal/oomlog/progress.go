@@ -50,7 +50,7 @@ func newProgressReader() *progressReader {
 		epoch:  regexp.MustCompile(`\bepoch[ :=]*\[?(\d+)(?:[/,\]] ?\[?(\d+)(?:/(\d+))?)?`),
 		step:   regexp.MustCompile(`\b(?:global_step|global step|step|iteration|iter|it)s?[ :=\[]+ *(\d+)(?: ?(?:/|of) ?(\d+))?`),
 		hf:     regexp.MustCompile(`'epoch': ([\d.]+)`),
-		memory: regexp.MustCompile(`(?:\b(max[_ ]?mem(?:ory)?|mem(?:ory)?(?:[_ ]?(?:allocated|reserved|usage|used|cached))?|allocated|reserved|gpu[_ ]?mem(?:ory)?|vram|peak[_ ]?mem(?:ory)?|rss|cuda_mem|gb_wall|ma|max_ma)\b[^\d\n]{0,24}?)[ :=]+ *([\d.]+) ?(gib|mib|gb|mb|g|m|bytes|b)?\b`),
+		memory: regexp.MustCompile(`(?:\b(max[_ ]?mem(?:ory)?|mem(?:ory)?(?:[_ ]?(?:allocated|reserved|usage|used|cached))?|allocated|reserved|gpu[_ ]?mem(?:ory)?|vram|peak[_ ]?mem(?:ory)?|rss|cuda_mem|gb_wall|ma|max_ma)\b(?::?cuda:\d+)?[^\d\n]{0,24}?)[ :=]+ *([\d.]+) ?(gib|mib|gb|mb|g|m|bytes|b)?\b`),
 	}
 }
 
