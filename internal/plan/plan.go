@@ -216,6 +216,9 @@ func newPlanner(req *Request) (*planner, error) {
 	case w.Method == workload.Inference:
 		return nil, &RequestError{"inference", nil}
 	}
+	if req.Judge == nil {
+		p.scale = formMargin
+	}
 	p.budget = float64(h.Capacity) * (1 - req.Headroom)
 	p.targets = req.Targets
 	if len(p.targets) == 0 {

@@ -32,8 +32,10 @@ type space struct {
 	seqs       []int
 	offload    bool // host memory may be used
 
-	scratch [24]int
-	active  []int // the stacks that have the variant being searched
+	scratch  [24]int
+	perOf    int // what divisors are of
+	divisors []int
+	active   []int // the stacks that have the variant being searched
 
 	// slowest is how much slower than the fastest plan one may be to be listed
 	// for the memory it leaves free.
@@ -395,16 +397,20 @@ func (s *space) partial(c *Choice, per int) bool {
 // pipeline enough of them. The list is valid until the next call.
 func (s *space) micros(c *Choice) []int {
 	per := s.batch / c.Data
+	if s.perOf != per {
+		s.perOf, s.divisors = per, s.divisors[:0]
+		for m := 1; m <= min(per, maxMicro) && len(s.divisors) < len(s.scratch); m++ {
+			if per%m == 0 {
+				s.divisors = append(s.divisors, m)
+			}
+		}
+	}
 	out := s.scratch[:0]
-	for m := 1; m <= min(per, maxMicro); m++ {
-		if per%m != 0 || len(out) == cap(out) {
-			continue
-		}
+	for _, m := range s.divisors {
 		accum := per / m
-		if c.Pipeline > 1 && (accum < c.Pipeline || c.Chunks > 1 && accum%c.Pipeline != 0) {
-			continue
+		if c.Pipeline == 1 || accum >= c.Pipeline && (c.Chunks == 1 || accum%c.Pipeline == 0) {
+			out = append(out, m)
 		}
-		out = append(out, m)
 	}
 	return out
 }

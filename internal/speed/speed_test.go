@@ -176,3 +176,16 @@ func BenchmarkEstimate(b *testing.B) {
 		i++
 	}
 }
+
+func FuzzReadTable(f *testing.F) {
+	f.Add("source,url,model\ns,u,m\n", "name,layers\nm,2\n", "name,arch\ng,ampere\n")
+	f.Fuzz(func(t *testing.T, throughput, models, gpus string) {
+		if len(throughput)+len(models)+len(gpus) > 1<<16 {
+			t.Skip()
+		}
+		rows, err := ReadTable(strings.NewReader(throughput), strings.NewReader(models), strings.NewReader(gpus))
+		if err == nil && len(rows) > strings.Count(throughput, "\n")+1 {
+			t.Fatalf("%d rows of %d lines", len(rows), strings.Count(throughput, "\n"))
+		}
+	})
+}

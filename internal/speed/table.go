@@ -2,6 +2,7 @@ package speed
 
 import (
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -59,6 +60,9 @@ func ReadTable(throughput, models, gpus io.Reader) ([]Row, error) {
 		own.PerNode = int(f.num("per_node"))
 		r.Device = &own
 		r.Setting = rowSetting(f, r.Net)
+		if r.Measured <= 0 || r.Setting.Seq < 1 || r.Setting.World() < 1 || r.Setting.Seq > 1<<30 {
+			f.fail(errors.New("the setting or its throughput is not positive"))
+		}
 		rows = append(rows, r)
 	})
 	return rows, err
@@ -96,7 +100,7 @@ func rowSetting(f *fields, net *Net) Setting {
 		Tensor: int(f.int("tp")), Pipeline: int(f.int("pp")), Chunks: int(f.int("vp")), Context: int(f.int("cp")), Expert: int(f.int("ep")),
 		WeightBytes: 2, GradBytes: 4, StepBytes: 28,
 	}
-	s.Data = int(f.int("gpus")) / (s.Tensor * s.Pipeline * s.Context)
+	s.Data = int(f.int("gpus")) / max(1, s.Tensor*s.Pipeline*s.Context)
 	switch f.text("state") {
 	case "pure":
 		s.GradBytes, s.StepBytes = 2, 14
@@ -173,7 +177,15 @@ func (f *fields) num(name string) float64 {
 	return v
 }
 
-func (f *fields) int(name string) int64 { return int64(f.num(name)) }
+// int returns a whole number of a size that settings have.
+func (f *fields) int(name string) int64 {
+	v := f.num(name)
+	if v < 0 || v > 1<<50 {
+		f.fail(fmt.Errorf("%s: %v is out of range", name, v))
+		return 0
+	}
+	return int64(v)
+}
 
 // records calls each with every record after the header.
 func records(name string, r io.Reader, each func(line int, f *fields)) error {
@@ -191,10 +203,10 @@ func records(name string, r io.Reader, each func(line int, f *fields)) error {
 		if err == io.EOF {
 			return nil
 		}
-		line, _ := in.FieldPos(0)
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
+		line, _ := in.FieldPos(0)
 		f := &fields{at: at, values: values}
 		each(line, f)
 		if f.err != nil {

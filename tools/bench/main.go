@@ -25,6 +25,7 @@ type subject struct {
 func subjects() []subject {
 	return []subject{
 		{"read", compareReading},
+		{"plan", comparePlanning},
 	}
 }
 
