@@ -407,11 +407,14 @@ func (b *builder) frameDict(s *shape, items []pickle.Value) (pickle.Value, bool,
 		case fieldFilename:
 			fr.file, ok = b.textOf(v)
 		case fieldLine:
+			// C++ frames without a line have size_t's -1, which is beyond Int.
 			n, isInt := b.h.Int(v)
-			if !isInt && v.Kind() != pickle.KindNone {
+			if !isInt && v.Kind() != pickle.KindNone && b.h.Big(v) == nil {
 				return 0, false, errType(what, f, "a whole number")
 			}
-			fr.line = int32(n)
+			if isInt {
+				fr.line = int32(n)
+			}
 		}
 		if !ok {
 			return 0, false, errType(what, f, "a text")
