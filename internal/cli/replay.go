@@ -13,13 +13,13 @@ import (
 
 // replayFlags are the flags of `unoom replay`.
 type replayFlags struct {
-	check    bool
-	sweep    bool
-	conf     string
-	confSet  bool
-	capacity string
-	outside  string
-	torch    string
+	check   bool
+	sweep   bool
+	conf    string
+	confSet bool
+	card    workloadFlags // --gpu and --capacity
+	outside string
+	torch   string
 }
 
 func (a *app) replayCommand() *cobra.Command {
@@ -43,13 +43,15 @@ func (a *app) replayCommand() *cobra.Command {
 	flags := c.Flags()
 	flags.BoolVar(&f.check, "check", false, "only compare with the trace, event by event, and the final layout")
 	flags.StringVar(&f.conf, "alloc-conf", "", "what if: this `CONF`, as in PYTORCH_ALLOC_CONF")
-	flags.StringVar(&f.capacity, "capacity", "", "what if: a card of this `SIZE`, as in 24GiB")
-	flags.StringVar(&f.outside, "outside", "", "`SIZE` of the card that lies outside the allocator: context, other processes\n(default: 512MiB, assumed)")
+	flags.StringVar(&f.card.gpu, "gpu", "", "what if: this `CARD`, such as rtx-4090 or h100-80gb")
+	flags.StringVar(&f.card.capacity, "capacity", "", "what if: a card of this `SIZE`, as in 24GiB")
+	flags.StringVar(&f.outside, "outside", "", "`SIZE` of the card outside the allocator: context, other processes (default: the context's, assumed)")
 	flags.StringVar(&f.torch, "torch", "", "what if: this `VERSION` of torch, as in 2.9")
 	flags.BoolVar(&f.sweep, "sweep", false, "try the settings worth trying, and rank them")
 	c.MarkFlagsMutuallyExclusive("check", "sweep")
 	c.MarkFlagsMutuallyExclusive("check", "alloc-conf")
 	c.MarkFlagsMutuallyExclusive("check", "capacity")
+	c.MarkFlagsMutuallyExclusive("check", "gpu")
 	return c
 }
 
@@ -65,8 +67,9 @@ func oneArgument(what string) cobra.PositionalArgs {
 }
 
 // assumedOutside is taken for what the CUDA context and the libraries hold on a
-// card, when nothing says it: 300 to 600 MB are seen. It is stated with every
-// answer that rests on it.
+// card of which only the size is known: 300 to 600 MB are seen (NVML's figure
+// for an idle process with a context). It is stated with every answer that rests
+// on it.
 const assumedOutside = 512 * units.MiB
 
 // replayQuestion is what the flags ask, beyond the recording itself.
@@ -75,32 +78,44 @@ type replayQuestion struct {
 	conf     string
 	confSet  bool
 	torch    alloc.Version // zero: as recorded
+	card     string        // its name, "" for none
 	capacity units.Bytes   // of the card; 0: not asked
 	outside  units.Bytes
-	assumed  bool // outside is assumed
+	assumed  bool // outside is what a context takes, not what the user says
 }
 
 func (f *replayFlags) question() (*replayQuestion, error) {
-	q := &replayQuestion{conf: f.conf, confSet: f.confSet, outside: assumedOutside, assumed: true}
+	q := &replayQuestion{conf: f.conf, confSet: f.confSet, assumed: true}
 	var err error
 	if f.torch != "" {
 		if q.torch, err = alloc.ParseVersion(f.torch); err != nil {
 			return nil, withHint(err, "--torch 2.9")
 		}
 	}
-	if f.capacity != "" {
-		if q.capacity, err = units.ParseBytes(f.capacity); err != nil {
+	if f.card.gpu != "" || f.card.capacity != "" {
+		cards, err := f.card.findGPU()
+		if err != nil {
 			return nil, err
+		}
+		q.capacity, q.outside = cards.Card.Total(), cards.Card.Context()
+		if q.outside == 0 {
+			q.outside = assumedOutside
+		}
+		if f.card.gpu != "" {
+			q.card = cards.Card.Name
 		}
 	}
 	if f.outside != "" {
+		if q.capacity == 0 {
+			return nil, withHint(errors.New("--outside says nothing without a card"), "add --gpu or --capacity")
+		}
 		if q.outside, err = units.ParseBytes(f.outside); err != nil {
 			return nil, err
 		}
 		q.assumed = false
 	}
 	if q.capacity > 0 && q.outside >= q.capacity {
-		return nil, fmt.Errorf("--outside %s leaves nothing of --capacity %s", q.outside, q.capacity)
+		return nil, fmt.Errorf("--outside %s leaves nothing of a card of %s", q.outside, q.capacity)
 	}
 	q.asked = f.confSet || f.torch != "" || q.capacity > 0
 	return q, nil

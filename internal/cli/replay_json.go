@@ -21,6 +21,7 @@ type replayData struct {
 type replayAsked struct {
 	AllocConf     *string `json:"alloc_conf"`
 	Torch         string  `json:"torch"`
+	GPU           *string `json:"gpu"`
 	CapacityBytes *int64  `json:"capacity_bytes"`
 	OutsideBytes  *int64  `json:"outside_bytes"`
 }
@@ -156,6 +157,9 @@ func askedJSON(q *replayQuestion, devices []*replayed) *replayAsked {
 	if q.capacity > 0 {
 		capacity, outside := int64(q.capacity), int64(q.outside)
 		out.CapacityBytes, out.OutsideBytes = &capacity, &outside
+		if q.card != "" {
+			out.GPU = &q.card
+		}
 	}
 	return out
 }

@@ -53,11 +53,11 @@ func (d *replayed) assumptions(q *replayQuestion) []supposition {
 	if d.answer == nil && d.trials == nil {
 		return out
 	}
-	if d.trials != nil || !d.answer.Rebuilt {
+	if start.Live() > 0 && (d.trials != nil || !d.answer.Rebuilt) {
 		out = append(out, supposition{code: "recreated"})
 	}
 	switch {
-	case q.capacity > 0 && q.assumed:
+	case q.capacity > 0 && q.assumed && q.outside > 0:
 		n := int64(q.outside)
 		out = append(out, supposition{code: "outside_assumed", bytes: &n, args: []any{q.outside}})
 	case q.capacity > 0:
@@ -194,7 +194,10 @@ func (a *app) questionText(q *replayQuestion, torch alloc.Version) string {
 		}
 		parts = append(parts, conf)
 	}
-	if q.capacity > 0 {
+	switch {
+	case q.card != "":
+		parts = append(parts, q.card)
+	case q.capacity > 0:
 		parts = append(parts, a.msgs.Text("replay.card", q.capacity))
 	}
 	if q.torch != (alloc.Version{}) {
@@ -348,7 +351,7 @@ func (a *app) printSweep(p *text.Printer, d *replayed) {
 		t.Row(append(cells, conf)...)
 	}
 	p.Table(t)
-	best := d.trials[0]
+	best := replay.Simplest(d.trials)
 	p.Blank()
 	use := text.Style(text.Code, "export "+confVariable(d.ask.Torch)+"="+best.Conf)
 	switch {

@@ -43,10 +43,11 @@ func TestScript(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":   exits,
-			"utf16":   utf16File,
-			"oneline": oneLine,
-			"random":  randomFile,
+			"exits":    exits,
+			"utf16":    utf16File,
+			"oneline":  oneLine,
+			"random":   randomFile,
+			"snapshot": snapshotFile,
 		},
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
 	"unoom/internal/alloc"
 )
@@ -50,6 +51,31 @@ func (c *Case) Sweep(r *Result, q Question) []Trial {
 		)
 	})
 	return trials
+}
+
+// Simplest returns the trial to recommend from a ranked sweep: of those that are
+// as good as the first, within half a percent of its peak, the recorded one, or
+// else the one with the fewest options.
+func Simplest(ranked []Trial) Trial {
+	best := ranked[0]
+	options := func(t *Trial) int {
+		switch {
+		case t.Recorded:
+			return -1
+		case t.Conf == "":
+			return 0
+		}
+		return 1 + strings.Count(t.Conf, ",")
+	}
+	for i := range ranked {
+		t := &ranked[i]
+		if t.StartOOMs+t.OOMs == ranked[0].StartOOMs+ranked[0].OOMs &&
+			t.Stats.NumAllocRetries <= ranked[0].Stats.NumAllocRetries &&
+			float64(t.pressure()) <= 1.005*float64(ranked[0].pressure()) && options(t) < options(&best) {
+			best = *t
+		}
+	}
+	return best
 }
 
 // pressure is how much of the card a setting fills: all of it, if it had to free
