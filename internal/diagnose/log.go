@@ -92,7 +92,7 @@ func rank(s *signals) []Cause {
 		if len(c.Evidence) == 0 {
 			continue
 		}
-		c.Confidence = math.Exp(points[label]) / sum
+		c.Confidence = min(math.Exp(points[label])/sum, 0.99) // a message can be wrong, too
 		if c.Confidence >= 0.01 {
 			list = append(list, *c)
 		}
