@@ -129,6 +129,9 @@ func TestCauses(t *testing.T) {
 		{name: "a retry finds the card as full as before", want: remedy.ExceptionHoldsTensors,
 			text: full + "Decreasing batch size to: 8.\n" + full},
 
+		{name: "the handler runs out, too", want: remedy.ExceptionHoldsTensors, among: true,
+			text: calls("/home/me/train.py main step(batch)") + full + "\nDuring handling of the above exception, another exception occurred:\n\n" + calls("/home/me/train.py main step(half)") + strings.Replace(full, "192.00", "96.00", 1)},
+
 		// Evaluation.
 		{name: "gathered predictions", want: remedy.EvalAccumulatesPredictions,
 			text: calls("/home/me/train.py main trainer.train()", site+"transformers/trainer.py evaluation_loop all_preds.add(logits)", site+"transformers/trainer_pt_utils.py nested_concat return torch_pad_and_concatenate(tensors, new_tensors)") + full},
@@ -180,6 +183,9 @@ func TestCauses(t *testing.T) {
 		{name: "pinned in TensorFlow", want: remedy.PinnedHostMemory, text: "E tensorflow/stream_executor/cuda/cuda_driver.cc:893] failed to alloc 4294967296 bytes on host: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"},
 		{name: "free memory on Windows", want: remedy.HostRAMOrCommit,
 			text: calls("C:\\Users\\me\\train.py main model.to(0)", "C:\\py\\lib\\site-packages\\torch\\nn\\modules\\module.py to return self._apply(convert)") + torchOld("20.00 MiB", "12.00 GiB", "1.20 GiB", "9.41 GiB", "1.31 GiB")},
+		{name: "Jetson's allocator alone", want: remedy.UnifiedMemoryBoard, text: "NvMapMemAllocInternalTagged: 1075072515 error 12\n"},
+		{name: "a driver warning before", want: remedy.BatchTooLarge, text: "UserWarning: NVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch installation.\n  0%|  | 0/100 [00:00<?, ?it/s]\n" + calls("/home/me/train.py main out = model(x)") + full},
+		{name: "an overflow of the shape", want: remedy.ShapeOrDataBug, text: "RuntimeError: Storage size calculation overflowed with sizes=[8, 9223372036854775807]\n"},
 		{name: "Jetson", want: remedy.UnifiedMemoryBoard, text: "NvMapMemAllocInternalTagged: 1075072515 error 12\nNvMapMemHandleAlloc: error 0\nRuntimeError: CUDA driver error: out of memory\n"},
 
 		// Other frameworks.

@@ -16,6 +16,7 @@ func historyRules() []logRule {
 		{"hist.growth", []vote{{remedy.LeakGraphRetained, strong + 0.5}, {remedy.LeakStateGrowth, strong - 0.5}}, grows},
 		{"hist.eval_growth", []vote{{remedy.EvalAccumulatesPredictions, fair}, {remedy.EvalNoGrad, fair}, {remedy.LeakGraphRetained, -weak}}, evalGrows},
 		{"hist.retry", []vote{{remedy.ExceptionHoldsTensors, strong}}, retryHolds},
+		{"hist.nested", []vote{{remedy.ExceptionHoldsTensors, fair}}, nested},
 		{"hist.ranks_on_gpu0", []vote{{remedy.RanksShareGPU, strong}}, ranksOnGPU0},
 		{"hist.busy_card", []vote{{remedy.WrongGPU, strong + 1.5}, {remedy.OtherProcess, -0.5}}, otherCardFree},
 		{"hist.holder", []vote{{remedy.OtherProcess, weak}}, holder},
@@ -92,6 +93,21 @@ func retryHolds(s *signals) (hit, bool) {
 	for _, f := range s.earlier {
 		if f.Attempt < s.fail.Attempt && f.Rank == s.fail.Rank && f.Figures.Allocated.Known && s.allocated*10 >= f.Figures.Allocated.Bytes*9 {
 			return hit{args: []any{f.Figures.Allocated.Bytes, s.allocated}, at: f.Source}, true
+		}
+	}
+	return hit{}, false
+}
+
+// nested: the handler of an out-of-memory ran out itself, while the exception
+// still holds the frames that failed, and their tensors.
+func nested(s *signals) (hit, bool) {
+	n, ok := s.res.Facts.Get(oomlog.FactNested)
+	if !ok || s.fail == nil || !s.memory() || n.Source.Offset < s.fail.Source.Offset {
+		return hit{}, false
+	}
+	for _, f := range s.later {
+		if f.Class == oomlog.ClassVRAM && f.Rank == s.fail.Rank && f.Attempt == s.fail.Attempt && f.Source.Offset > n.Source.Offset {
+			return hit{at: n.Source}, true
 		}
 	}
 	return hit{}, false

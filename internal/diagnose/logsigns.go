@@ -100,6 +100,8 @@ func (s *signals) choose() {
 // message after a warning that the program survived.
 func better(later, chosen oomlog.Failure) bool {
 	switch {
+	case !chosen.Class.IsOOM() && !fatal(chosen) && later.Class.IsOOM() && later.Certain && fatal(later):
+		return true // a warning about the driver, a NaN, a full disk of the logger
 	case chosen.Class == oomlog.ClassHostKilled && later.Class == oomlog.ClassHost:
 		return true
 	case chosen.Class == oomlog.ClassVRAM && later.Class == oomlog.ClassVRAM && !chosen.Figures.Capacity.Known && !chosen.Figures.Tried.Known && later.Figures.Capacity.Known && chosen.Rank == later.Rank:
@@ -112,6 +114,17 @@ func better(later, chosen oomlog.Failure) bool {
 		return true
 	}
 	return false
+}
+
+// fatal reports whether a message ended something: it is an exception or a
+// signal, not a warning.
+func fatal(f oomlog.Failure) bool {
+	low := strings.ToLower(f.Text)
+	if strings.Contains(low, "warn") {
+		return false
+	}
+	first, _, _ := strings.Cut(low, " ")
+	return len(f.Frames) > 0 || strings.HasSuffix(first, "error:") || strings.HasSuffix(first, "error") || strings.HasSuffix(first, "exception:") || f.Class == oomlog.ClassHostKilled || f.Class == oomlog.ClassHost
 }
 
 func (s *signals) figures(given Given) {

@@ -135,7 +135,7 @@ func gathersPredictions(s *signals) (hit, bool) {
 	if !s.memory() {
 		return hit{}, false
 	}
-	return ifSees("nested_concat", "nested_truncate", "pad_across_processes", "all_preds", "preds_host", "torch_pad_and_concatenate", "logits_host", "all_logits", "torch.cat(preds", "torch.cat(outputs", "torch.cat(all_", "torch.cat(predictions", "torch.cat(features", "gather_for_metrics", "eval_preds", "concat_all")(s)
+	return ifSees("nested_concat", "nested_truncate", "pad_across_processes", "all_preds", "preds_host", "torch_pad_and_concatenate", "logits_host", "all_logits", "torch.cat(preds", "torch.cat(outputs", "torch.cat(all_", "torch.cat(predictions", "torch.cat(features", "gather_for_metrics", "eval_preds", "concat_all", "distributed_concat", "nested_gather", "all_outputs", "torch.cat(logits", "torch.stack(preds", "torch.cat(embeddings")(s)
 }
 
 func metricState(s *signals) (hit, bool) {

@@ -52,6 +52,7 @@ const (
 	FactImbalance     FactKind = "imbalance"      // unlike cards, by PyTorch's own warning
 	FactPinThread     FactKind = "pin_thread"     // an error came out of the pin-memory thread
 	FactVersionChange FactKind = "version_change" // somebody writes that an update came before
+	FactNested        FactKind = "nested"         // an exception in the handler of another
 )
 
 // A Fact is one thing that the text says of the setting.
@@ -279,6 +280,7 @@ var signs = [...]struct {
 	{"Resume training from", FactResume, "true"},
 	{"There is an imbalance between your GPUs", FactImbalance, "true"},
 	{"in pin memory thread", FactPinThread, "true"},
+	{"During handling of the above exception, another exception occurred", FactNested, "true"},
 	{"after update", FactVersionChange, "true"},
 	{"after the update", FactVersionChange, "true"},
 	{"after updating", FactVersionChange, "true"},

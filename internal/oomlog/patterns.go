@@ -71,6 +71,7 @@ func table() []pattern {
 
 		// Requests that no card could serve, and limits.
 		{id: "torch.1eb", class: ClassSize, anchors: []string{"more than 1eb memory"}, on: onLine},
+		{id: "torch.overflow", class: ClassSize, anchors: []string{"storage size calculation overflowed", "integer multiplication overflow", "tensor with negative dimension"}, on: onLine},
 		{id: "torch.fraction_preemptive", class: ClassLimit, device: "CUDA", anchors: []string{"per_process_memory_fraction limit"}, on: onBlock,
 			expr: `preemptively rejected because it would exceed per_process_memory_fraction limit\.?(?: requested size: ([\d.]+) ?(bytes|[kmgt]i?b))?`, figures: triedSize},
 
@@ -175,6 +176,8 @@ func table() []pattern {
 			expr: `out of memory error on gpu \d+\. cannot allocate ([\d.]+) ?([kmgt]i?b) memory on gpu (\d+)(?:.{0,160}?available memory is only ([\d.]+) ?([kmgt]?i?b))?`, figures: paddleFigures},
 		{id: "mindspore.oom", class: ClassVRAM, device: "NPU", anchors: []string{"memory isn't enough and alloc failed", "memory not enough: current free memory"}, on: onLine},
 		{id: "habana.oom", class: ClassVRAM, device: "HPU", anchors: []string{"allocation failed for size::"}, on: onLine, expr: `allocation failed for size::\d+ ?\((\d+)\)mb`, figures: habanaFigures},
+		{id: "jetson.nvmap", class: ClassVRAM, device: "CUDA", anchors: []string{"nvmapmemalloc", "nvmapmemhandlealloc", "nvmapreserveop"}, on: onLine, expr: `error (?:12|0|-?\d+)|failed`},
+		{id: "driver.no_memory", class: ClassVRAM, device: "CUDA", anchors: []string{"nv_err_no_memory"}, on: onLine},
 		{id: "faiss.oom", class: ClassVRAM, device: "CUDA", anchors: []string{"cudamalloc error out of memory"}, on: onLine, expr: `size (\d+) bytes \(cudamalloc error|cudamalloc error out of memory`, figures: triedBytes},
 		{id: "bitsandbytes.error", class: ClassVRAM, device: "CUDA", anchors: []string{"error out of memory at line"}, on: onLine},
 		{id: "xpu.level_zero", class: ClassVRAM, device: "XPU", anchors: []string{"out_of_device_memory", "ur_result_error_out_of_resources", "out_of_resources"}, on: onLine},
@@ -188,7 +191,7 @@ func table() []pattern {
 		{id: "shm.limit", class: ClassSharedMemory, anchors: []string{"insufficient shared memory", "out of shared memory", "error while creating shared memory segment", "unable to open shared memory object", "unable to allocate shared memory"}, on: onLine, unless: []string{"smem", "per block", "triton"}},
 		{id: "shm.torch_file", class: ClassSharedMemory, anchors: []string{"from file </torch_", "to file </torch_", "file </torch_", "/dev/shm/"}, on: onLine,
 			expr: `unable to (?:mmap|write|resize|open).{0,120}</torch_|no space left on device.{0,120}/dev/shm|/dev/shm/.{0,160}(?:no space left|cannot allocate|failed)|(?:failed|cannot|unable|error).{0,80}/dev/shm/`},
-		{id: "disk.full", class: ClassDisk, anchors: []string{"no space left on device", "disk quota exceeded", "not enough space on the disk", "code: 28, kind: storagefull", "errno = 28", "no usable temporary directory", "disk is full"}, on: onLine, unless: []string{"/dev/shm", "shared memory", "</torch_"}},
+		{id: "disk.full", class: ClassDisk, anchors: []string{"no space left on device", "disk quota exceeded", "not enough space on the disk", "code: 28, kind: storagefull", "errno = 28", "no usable temporary directory", "disk is full", "requested and 0 written", "insufficient disk space"}, on: onLine, unless: []string{"/dev/shm", "shared memory", "</torch_"}},
 		{id: "disk.shm", class: ClassSharedMemory, anchors: []string{"no space left on device"}, on: onBlock, expr: `/dev/shm|shared memory|</torch_`},
 		{id: "disk.stream_writer", class: ClassDisk, anchors: []string{"pytorchstreamwriter failed", "inline_container.cc"}, on: onLine, expr: `pytorchstreamwriter failed writing|unexpected pos \d+ vs \d+|file write failed`},
 
@@ -246,7 +249,7 @@ func table() []pattern {
 
 		// Killed, and consequences of an error elsewhere.
 		{id: "worker.killed", class: ClassHostKilled, anchors: []string{"killed by signal: killed"}, on: onLine},
-		{id: "signal.kill", class: ClassHostKilled, anchors: []string{"(sigkill)", "signal sigkill", "sigkill(-9)", "exitcode: -9", "exitcode  : -9", "return code -9", "exit code 137", "exit code: 137", "exitcode: 137", "exit status 137", "code=137", "exited with code 137", "returncode -9", "returned non-zero exit status 137", "died with <signals.sigkill", "exit code -9", "exits with return code = -9"}, on: onLine},
+		{id: "signal.kill", class: ClassHostKilled, anchors: []string{"(sigkill)", "signal sigkill", "sigkill(-9)", "exitcode: -9", "exitcode  : -9", "return code -9", "exit code 137", "exit code: 137", "exitcode: 137", "exit status 137", "code=137", "exited with code 137", "returncode -9", "returned non-zero exit status 137", "died with <signals.sigkill", "exit code -9", "exits with return code = -9", "finished with exit code 137", "exited with 137", "exitcode 137", "status=137", "error code 137", "signal 9: sigkill", "by signal 9", "with signal 9", "signal: 9 (killed)", "killed: 9", "exit status -9", "signal: sigkill", "received sigkill"}, on: onLine},
 		{id: "shell.killed", class: ClassHostKilled, anchors: []string{"killed"}, on: onLine,
 			expr: `^killed$|^(?:/\S+: line \d+|\S*sh: line \d+|line \d+): +\d+ killed|^\[\d+\]\s*[+-]?\s*\d* ?killed|^zsh: killed|^\S+\s+killed\s+python|^killed(?:\s+(?:python|torchrun|accelerate|deepspeed)\S*)`},
 		{id: "worker.exited", class: ClassSecondary, anchors: []string{"exited unexpectedly"}, on: onLine},
