@@ -2,11 +2,9 @@ package cli
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -28,53 +26,27 @@ func snapshotFile(ts *testscript.TestScript, _ bool, args []string) {
 }
 
 func simulated(kind string) *snapshot.Snapshot {
-	const mib = 1 << 20
-	var events []alloc.Event
-	c := alloc.Config{Torch: alloc.Version{Major: 2, Minor: 10}, Record: func(e alloc.Event) {
-		e.TimeUs = 1_700_000_000_000_000 + 10*int64(len(events))
-		events = append(events, e)
-	}}
+	c := alloc.Config{Torch: alloc.Version{Major: 2, Minor: 10}}
 	if kind == "oom" {
-		c.Capacity = 4600 * mib
+		c.Capacity = 4600 << 20
 	}
-	a := alloc.New(c)
-	replay.Training(a, func() bool { return len(events) < 5000 })
-	s := &snapshot.Snapshot{
-		Segments: segmentsOf(a),
-		Settings: &snapshot.Settings{MaxSplitSize: -1},
-	}
+	s := replay.Record(c, func(a *alloc.Allocator) {
+		replay.Training(a, func() bool { return a.Stats().All.Allocation.Allocated < 1500 })
+	})
+	events := s.Traces[0].Events
 	switch kind {
 	case "ring":
-		events = events[3000:]
+		events = events[len(events)/2:]
 	case "made-up":
 		for i := range events {
 			events[i].Addr += 77
 		}
 	}
+	for i := range events {
+		events[i].TimeUs = 1_700_000_000_000_000 + 10*int64(i)
+	}
 	s.Traces = []snapshot.Trace{{Events: events, Timed: true}, {Device: 1}}
 	return s
-}
-
-// segmentsOf reads the final state off a simulation.
-func segmentsOf(a *alloc.Allocator) []snapshot.Segment {
-	var pieces []alloc.Piece
-	a.Walk(func(p alloc.Piece) { pieces = append(pieces, p) })
-	slices.SortFunc(pieces, func(a, b alloc.Piece) int { return cmp.Compare(a.Addr, b.Addr) })
-	var out []snapshot.Segment
-	for _, p := range pieces {
-		if p.First {
-			out = append(out, snapshot.Segment{Address: p.Addr, Stream: p.Stream, Small: p.Small})
-		}
-		s := &out[len(out)-1]
-		s.Total += p.Size
-		if p.State == alloc.Active {
-			s.Allocated += p.Size
-			s.Active += p.Size
-			s.Requested += p.Requested
-		}
-		s.Blocks = append(s.Blocks, snapshot.Block{Address: p.Addr, Size: p.Size, Requested: p.Requested, State: snapshot.State(p.State)})
-	}
-	return out
 }
 
 // TestReplayCheckOfTheCorpus holds `unoom replay --check --json` against the

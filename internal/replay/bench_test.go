@@ -10,15 +10,10 @@ import (
 
 // training is a recording of so many events of a transformer in training.
 func training(events int) *Case {
-	var r recording
-	r.pools = testPools
-	r.config = alloc.Config{Torch: alloc.Version{Major: 2, Minor: 9}, Capacity: 80 << 30}
-	r.events = make([]alloc.Event, 0, events+64)
-	r.config.Record = func(e alloc.Event) { r.events = append(r.events, e) }
-	a := alloc.New(r.config)
-	Training(a, func() bool { return len(r.events) < events })
-	r.segments = layout(a, r.pools)
-	return r.snapshot(0)
+	c := alloc.Config{Torch: alloc.Version{Major: 2, Minor: 9}, Capacity: 80 << 30}
+	return Cases(Record(c, func(a *alloc.Allocator) {
+		Training(a, func() bool { return a.Stats().All.Allocation.Allocated < int64(events/3) })
+	}))[0]
 }
 
 func BenchmarkReplay(b *testing.B) {

@@ -1,7 +1,6 @@
 package replay
 
 import (
-	"cmp"
 	"slices"
 	"testing"
 
@@ -30,33 +29,6 @@ func (r *recording) snapshot(from int) *Case {
 	}
 	c.number()
 	return c
-}
-
-// layout reads the final state off an allocator, as torch's snapshot does: each
-// run of mapped memory is a segment.
-func layout(a *alloc.Allocator, pools []alloc.PoolID) []snapshot.Segment {
-	var pieces []alloc.Piece
-	a.Walk(func(p alloc.Piece) { pieces = append(pieces, p) })
-	slices.SortFunc(pieces, func(a, b alloc.Piece) int { return cmp.Compare(a.Addr, b.Addr) })
-	var out []snapshot.Segment
-	open := false
-	for _, p := range pieces {
-		if p.State == alloc.Unmapped {
-			open = false
-			continue
-		}
-		if !open || p.First {
-			out = append(out, snapshot.Segment{
-				Address: p.Addr, Stream: p.Stream, Small: p.Small, Expandable: p.Expands,
-				Pool: uint32(slices.Index(pools, p.Pool)),
-			})
-			open = true
-		}
-		s := &out[len(out)-1]
-		s.Total += p.Size
-		s.Blocks = append(s.Blocks, snapshot.Block{Address: p.Addr, Size: p.Size, Requested: p.Requested, State: snapshot.State(p.State)})
-	}
-	return out
 }
 
 var testPools = []alloc.PoolID{{}, {0, 1}, {1, 0}}

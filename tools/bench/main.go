@@ -1,5 +1,6 @@
 // Bench measures what unoom promises about speed and prints it next to what it
-// is compared with: reading a large snapshot against CPython's pickle.load.
+// is compared with: reading a large snapshot against CPython's pickle.load, and
+// how many allocator events a core replays in a second.
 //
 //	go run ./tools/bench [-size 500] [SUBJECT...]
 //
@@ -25,6 +26,7 @@ type subject struct {
 func subjects() []subject {
 	return []subject{
 		{"read", compareReading},
+		{"replay", compareReplay},
 		{"plan", comparePlanning},
 	}
 }
@@ -70,6 +72,8 @@ func measured(name string, args []string) error {
 	switch name {
 	case "read":
 		return readOnce(args[0])
+	case "replay":
+		return replayOnce(args[0])
 	}
 	return fmt.Errorf("no measurement %q", name)
 }
