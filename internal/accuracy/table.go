@@ -123,8 +123,8 @@ func (p *Predictor) find(w *workload.Workload, r workload.Row) (*model.Model, er
 	if w.Framework == workload.Megatron {
 		return model.FromMegatron(r["model"], megatronVocab(w, r), w.Option)
 	}
-	if e, err := p.Models.Find(r["model"]); err == nil {
-		return e.Model(model.Options{})
+	if m, err := p.Models.Named(r["model"], model.Options{}); err == nil {
+		return m, nil
 	}
 	d := model.Dims{Layers: r.Number("layers"), Hidden: r.Number("hidden"), Heads: r.Number("heads"), KVHeads: r.Number("kv_heads"), FFN: r.Number("ffn"), Vocab: r.Number("vocab")}
 	params := r.Number("params")

@@ -153,6 +153,14 @@ func play(w *workload.Workload, lib library) (*played, error) {
 // run plays two iterations in the way of the workload's framework: the second
 // has the optimizer's states. It returns what is allocated after each.
 func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
+	if w.Model.Image != nil {
+		p, err := prepareImages(x, w, lib)
+		if err != nil {
+			return nil, err
+		}
+		p.train(2)
+		return p.ends, nil
+	}
 	switch w.Framework {
 	case workload.HFTrainer, workload.PyTorch:
 		p := &player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq, accumulation: int(w.Accumulation), inputsPerToken: 3}

@@ -81,8 +81,14 @@ func (c Catalogue) Named(name string, opt Options) (*Model, error) {
 	if err == nil {
 		return e.Model(opt)
 	}
-	if spec := vision.ParseName(name); spec != nil {
-		return FromVision(name, *spec)
+	names := []string{name}
+	if before, inner, ok := strings.Cut(name, "("); ok { // "FCN / R-50 (fcn_r50-d8_…)", "efficientnet_b0 (timm)"
+		names = []string{strings.TrimSuffix(inner, ")"), before}
+	}
+	for _, n := range names {
+		if spec := vision.ParseName(n); spec != nil {
+			return FromVision(n, *spec)
+		}
 	}
 	return nil, err
 }

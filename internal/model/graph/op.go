@@ -17,14 +17,15 @@ const (
 	GroupNorm    Op = "group_norm"
 	InstanceNorm Op = "instance_norm"
 
-	// Functions of one operand whose derivative uses the result.
+	// Functions of one operand whose derivative uses the result. ReLU, unless it
+	// works in place, kept its operand before torch 1.11.
 	ReLU    Op = "relu"
 	Sigmoid Op = "sigmoid"
 	Tanh    Op = "tanh"
 	Exp     Op = "exp"
 	Sqrt    Op = "sqrt"
-	Softmax Op = "softmax"
-	// LogSoftmax keeps its result; before torch 1.11 its operand too.
+	// The softmaxes keep their result; before torch 1.11 their operand too.
+	Softmax    Op = "softmax"
 	LogSoftmax Op = "log_softmax"
 
 	// Functions of one operand whose derivative uses the operand.
@@ -162,9 +163,14 @@ func (g *Graph) Keeps(n *Node, old bool) Keeps {
 		k.Operands = []int{0}
 		extra(Float32, in(0).Shape[0], n.Conv.Groups)
 		extra(Float32, in(0).Shape[0], n.Conv.Groups)
-	case ReLU, Sigmoid, Tanh, Exp, Sqrt, Softmax:
+	case ReLU:
 		k.Result = true
-	case LogSoftmax:
+		if old && !n.InPlace {
+			k.Operands, k.Result = []int{0}, false
+		}
+	case Sigmoid, Tanh, Exp, Sqrt:
+		k.Result = true
+	case Softmax, LogSoftmax:
 		k.Result = true
 		if old {
 			k.Operands = []int{0}

@@ -90,3 +90,27 @@ func FuzzParseName(f *testing.F) {
 		}
 	})
 }
+
+func TestSavedActivationsOfSegmentationNetworks(t *testing.T) {
+	table(t, "segmentation_saved.txt", func(line string) {
+		var name string
+		var h, w, want int64
+		if _, err := fmt.Sscan(line, &name, &h, &w, &want); err != nil {
+			t.Fatal(line, err)
+		}
+		s := ParseName(name)
+		if s == nil {
+			t.Errorf("%s: the name is not understood", name)
+			return
+		}
+		g, err := s.Build(Input{2, h, w})
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			return
+		}
+		// A few bytes are small tensors of divisors and counts.
+		if got := g.Saved(4, false); got < want-8192 || got > want+8192 {
+			t.Errorf("%s: %d bytes are saved, want %d (%+.3f %%)", name, got, want, 100*(float64(got)/float64(want)-1))
+		}
+	})
+}
