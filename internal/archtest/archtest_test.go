@@ -19,7 +19,7 @@ var layers = [][]string{
 	{"internal/units", "internal/i18n", "catalog", "python", "internal/model/graph"},
 	{"internal/account", "internal/model/vision", "internal/pickle", "internal/oomlog", "internal/alloc", "internal/gpu"},
 	{"internal/snapshot", "internal/model"},
-	{"internal/workload", "internal/replay", "internal/snapshot/snapshottest"},
+	{"internal/workload", "internal/lives", "internal/replay", "internal/snapshot/snapshottest"},
 	{"internal/memory", "internal/speed"},
 	{"internal/accuracy", "internal/remedy"},
 	{"internal/diagnose", "internal/plan"},
