@@ -24,6 +24,7 @@ type explain struct {
 	capacity   string
 	framework  string
 	config     string
+	device     int // of a memory snapshot, -1 for the one that matters most
 	list, full bool
 }
 
@@ -51,6 +52,7 @@ func (a *app) explainCommand() *cobra.Command {
 	f.IntVar(&e.given.Sequence, "seq", 0, "sequence length")
 	f.StringVar(&e.framework, "framework", "", "write changes for: pytorch, hf_trainer, accelerate, lightning or deepspeed")
 	f.StringVar(&e.config, "config", "", "read more of the setting from a file (YAML or JSON)")
+	f.IntVar(&e.device, "device", -1, "device of a memory snapshot (default: where a request failed, or the largest peak)")
 	f.BoolVar(&e.full, "all", false, "print every remedy that applies, not only the best")
 	f.BoolVar(&e.list, "list", false, "list the codes of all remedies")
 	_ = c.RegisterFlagCompletionFunc("framework", cobra.FixedCompletions(frameworkFlags(), cobra.ShellCompDirectiveNoFileComp))
@@ -117,6 +119,9 @@ func (e *explain) run(args []string) error {
 	in, err := e.read(args)
 	if err != nil {
 		return err
+	}
+	if len(in.snapshots) > 0 {
+		return e.explainSnapshots(in)
 	}
 	return e.explainLogs(in)
 }

@@ -29,6 +29,8 @@ type explainJSON struct {
 	Setting  settingItem      `json:"setting"`
 	Other    *otherItem       `json:"other_error"`
 	Later    []failureItem    `json:"later"`
+	// Snapshot is there if a memory snapshot was explained.
+	Snapshot *snapshotItem `json:"snapshot,omitempty"`
 }
 
 type causeItem struct {
@@ -106,7 +108,16 @@ type otherItem struct {
 }
 
 func (e *explain) printExplainJSON(d *diagnose.Diagnosis, v *report.Explanation) error {
-	data := explainJSON{
+	var warnings []warning
+	for _, w := range v.Warnings {
+		warnings = append(warnings, warning{Code: "input", Msg: w})
+	}
+	return e.printJSON("unoom/explain/v1", warnings, explainData(d, v))
+}
+
+// explainData is the view of a diagnosis as JSON.
+func explainData(d *diagnose.Diagnosis, v *report.Explanation) *explainJSON {
+	data := &explainJSON{
 		IsOOM: d.IsOOM(), Verdict: string(d.Verdict), Resource: d.Resource, Headline: v.Headline, Phase: string(d.Phase),
 		Causes: []causeItem{}, Account: d.Account, Slack: d.Slack, Remedies: []remedyItem{}, Notes: v.Notes, Later: []failureItem{},
 	}
@@ -151,11 +162,7 @@ func (e *explain) printExplainJSON(d *diagnose.Diagnosis, v *report.Explanation)
 	data.Setting = settingItem{
 		string(s.Framework), s.Model, s.GPU, s.MicroBatch, s.Accumulation, s.Sequence, s.WorldSize, s.DType, s.Optimizer,
 	}
-	var warnings []warning
-	for _, w := range v.Warnings {
-		warnings = append(warnings, warning{Code: "input", Msg: w})
-	}
-	return e.printJSON("unoom/explain/v1", warnings, data)
+	return data
 }
 
 // failureItemOf returns the failure of a diagnosis: the first cause for 0, what

@@ -14,6 +14,7 @@ import (
 
 	"unoom/internal/model"
 	"unoom/internal/oomlog"
+	"unoom/internal/snapshot"
 )
 
 // inputs are the texts that explain was given.
@@ -21,6 +22,10 @@ type inputs struct {
 	logs     []*oomlog.Result
 	config   *oomlog.Result
 	warnings []string
+	// snapshots are memory snapshots; folder says that a folder is being read, in
+	// which they are left alone.
+	snapshots []namedSnapshot
+	folder    bool
 }
 
 // A kind is what a file holds, told by its first bytes.
@@ -30,8 +35,6 @@ const (
 	kindText kind = iota
 	kindEmpty
 	kindGzip
-	kindSnapshot // a pickle: a memory snapshot
-	kindArchive  // a zip: a checkpoint of torch.save
 	kindBinary
 )
 
@@ -42,10 +45,6 @@ func kindOf(head []byte) kind {
 		return kindEmpty
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		return kindGzip
-	case len(head) > 1 && head[0] == 0x80 && head[1] >= 2 && head[1] <= 5:
-		return kindSnapshot
-	case bytes.HasPrefix(head, []byte("PK\x03\x04")):
-		return kindArchive
 	}
 	// UTF-16 is full of zero bytes and is text.
 	if bytes.HasPrefix(head, []byte{0xff, 0xfe}) || bytes.HasPrefix(head, []byte{0xfe, 0xff}) {
@@ -157,6 +156,9 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 	}
 	head = head[:n]
 	all := io.MultiReader(bytes.NewReader(head), r)
+	if snapshot.Looks(head) {
+		return e.scanSnapshot(in, name, all, sizeOf(r))
+	}
 	switch kindOf(head) {
 	case kindEmpty:
 		return withHint(fmt.Errorf("%s: the text is empty", name), "redirect both streams: python train.py > train.log 2>&1")
@@ -166,10 +168,6 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 			return fmt.Errorf("unpack %s: %w", name, err)
 		}
 		return e.scan(in, strings.TrimSuffix(name, ".gz"), z)
-	case kindSnapshot:
-		return e.scanSnapshot(in, name, all)
-	case kindArchive:
-		return withHint(fmt.Errorf("%s: this is a zip archive, such as a checkpoint, not a log", name), "give the text that the run printed")
 	case kindBinary:
 		return withHint(fmt.Errorf("%s: this is binary, not a log", name), "give the text that the run printed")
 	}
@@ -181,15 +179,12 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 	return nil
 }
 
-// scanSnapshot takes what begins as a pickle does: a memory snapshot.
-func (e *explain) scanSnapshot(_ *inputs, name string, _ io.Reader) error {
-	return withHint(fmt.Errorf("%s: this is a pickle, not a log", name), "unoom replay "+name+" reads a memory snapshot")
-}
-
 // scanFolder reads the logs of a folder, such as torchrun's --log-dir. A file
 // that is no log is a warning.
 func (e *explain) scanFolder(in *inputs, folder string) error {
 	before := len(in.logs)
+	in.folder = true
+	defer func() { in.folder = false }()
 	err := filepath.WalkDir(folder, func(name string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:

@@ -60,7 +60,11 @@ func (e *explain) printAccount(p *text.Printer, a *report.AccountView) {
 	for _, r := range a.Rows {
 		t.Row(r.Label, inGiB(r.Bytes), fmt.Sprintf("%.1f %%", 100*r.Share), text.Style(colourOf(r.Kind), strings.TrimRight(text.Bar(r.Share, bar), " ")))
 	}
-	t.Row(text.Style(text.Strong, e.msgs.Text("explain.total")), inGiB(a.Total), "100.0 %", "")
+	total := a.TotalLabel
+	if total == "" {
+		total = e.msgs.Text("explain.total")
+	}
+	t.Row(text.Style(text.Strong, total), inGiB(a.Total), "100.0 %", "")
 	p.Table(t)
 	if a.Asked > 0 {
 		p.Para(2, text.Style(text.Faint, e.msgs.Text("explain.asked", a.Asked)))
@@ -145,7 +149,7 @@ func (e *explain) printRemedies(p *text.Printer, v *report.Explanation) {
 		e.printRemedy(p, i+1, r)
 	}
 	var last []string
-	if slices.ContainsFunc(list, func(r report.RemedyView) bool { return r.Saves != nil && wide(*r.Saves) }) {
+	if !v.Measured && slices.ContainsFunc(list, func(r report.RemedyView) bool { return r.Saves != nil && wide(*r.Saves) }) {
 		last = append(last, e.msgs.Text("explain.wide"))
 	}
 	if n := len(v.Remedies) - len(list); n > 0 {

@@ -47,6 +47,7 @@ func TestScript(t *testing.T) {
 			"utf16":    utf16File,
 			"oneline":  oneLine,
 			"random":   randomFile,
+			"record":   recordRun,
 			"snapshot": snapshotFile,
 		},
 	})

@@ -136,6 +136,12 @@ func (h *History) kindOf(t *Tensor, end int32) Kind {
 	switch {
 	case kept:
 		return Held
+	case len(h.OOMs) > 0 && t.LivesAfter(h.OOMs[0]):
+		// The exception that follows drops what the failed computation held.
+		if lives {
+			return Held
+		}
+		return Activations
 	case h.Steps.Whole() > 0 && !lives && t.Freed-t.Born < shortLife:
 		return Temporaries
 	}

@@ -113,3 +113,17 @@ func (h *History) PhaseAt(event int32) Phase {
 	}
 	return h.phases[event]
 }
+
+// Training reports whether the history shows a training: a backward, or an
+// optimizer's state.
+func (h *History) Training() bool {
+	if h.backward {
+		return true
+	}
+	for i := range h.Tensors {
+		if k := h.Tensors[i].Kind; k == OptimizerState || k == Gradients {
+			return true
+		}
+	}
+	return false
+}

@@ -12,8 +12,8 @@ import (
 
 // A Place is where in the program memory was asked for.
 type Place struct {
-	// File, Line and Func are the innermost Python frame that is neither torch's
-	// nor the standard library's: the line of the model or the script.
+	// File, Line and Func are the Python frame that tells most: the line of the
+	// model or of the script; see PlaceOf.
 	File string
 	Line int
 	Func string
@@ -43,49 +43,90 @@ func (p Place) String() string {
 	return strings.Join(parts, " ")
 }
 
-// ownFrame reports whether a Python frame is of the user's program or of a
-// library that it is written with, and not of torch or Python itself.
-func ownFrame(file string) bool {
+// A layer tells whose a Python frame is.
+type layer uint8
+
+const (
+	notPython layer = iota
+	ofPython        // torch's or Python's own
+	ofLibrary       // installed, such as transformers
+	ofUser
+)
+
+// layerOf tells whose a file is.
+func layerOf(file string) layer {
 	f := strings.ToLower(slashed(file))
 	switch {
-	case !isPython(f), strings.HasPrefix(f, "<frozen"), strings.HasPrefix(f, "<string"):
-		return false
+	case !isPython(f):
+		return notPython
+	case strings.HasPrefix(f, "<frozen"), strings.HasPrefix(f, "<string"):
+		return ofPython
 	case strings.Contains(f, "/site-packages/"), strings.Contains(f, "/dist-packages/"):
-		return !strings.Contains(f, "-packages/torch/") && !strings.Contains(f, "-packages/torchgen/")
+		if strings.Contains(f, "-packages/torch/") || strings.Contains(f, "-packages/torchgen/") {
+			return ofPython
+		}
+		return ofLibrary
 	case strings.Contains(f, "/torch/nn/"), strings.Contains(f, "/torch/autograd/"), strings.Contains(f, "/torch/utils/"),
 		strings.Contains(f, "/torch/optim/"), strings.Contains(f, "/torch/_"), strings.Contains(f, "/torch/cuda/"),
 		strings.Contains(f, "/torch/distributed/"):
-		return false
+		return ofPython
 	case strings.Contains(f, "/lib/python"), strings.Contains(f, "python") && strings.Contains(f, "/lib/"):
-		return false // the standard library
+		return ofPython // the standard library
 	}
-	return true
+	return ofUser
 }
 
 // PlaceOf returns the place of a stack.
+//
+// The innermost line of the user's own program is best, if it is within a
+// module's forward: a model is written there. Where the model is a library's,
+// the user's line is the call of a trainer and says nothing of a forward; then it
+// is the library's innermost forward.
 func (h *History) PlaceOf(stack uint32) Place {
 	var p Place
 	s := h.Snapshot
 	ids := s.FrameIDs(stack)
-	for _, id := range ids {
+	user, library, forward, torch := -1, -1, -1, -1
+	within := false // a forward encloses the user's line
+	for i, id := range ids {
 		f := s.Frame(id)
-		if p.File == "" && ownFrame(f.File) {
-			p.File, p.Line, p.Func = f.File, f.Line, f.Name
-		}
 		if p.Op == "" {
 			p.Op = opOf(f)
 		}
+		l := layerOf(f.File)
+		isForward := f.Name == "forward" || f.Name == "_call_impl" || f.Name == "_wrapped_call_impl" || f.Name == "__call__"
+		switch {
+		case l == ofUser && user < 0:
+			user = i
+		case l == ofLibrary && library < 0:
+			library = i
+		case l == ofPython && torch < 0:
+			torch = i
+		}
+		if l == ofLibrary && isForward && forward < 0 {
+			forward = i
+		}
+		within = within || user >= 0 && l != notPython && isForward
 	}
-	if p.File == "" {
-		for _, id := range ids {
-			f := s.Frame(id)
-			if isPython(f.File) {
-				p.File, p.Line, p.Func = f.File, f.Line, f.Name
-				break
-			}
-			if f.File == "" && f.Name != "" && p.Func == "" && len(ids) > 0 && !strings.Contains(f.Name, "::") {
-				p.Func = f.Name // a line of text
-			}
+	best := user
+	if user < 0 || !within {
+		switch {
+		case forward >= 0:
+			best = forward
+		case user < 0 && library >= 0:
+			best = library
+		case user < 0:
+			best = torch
+		}
+	}
+	switch {
+	case best >= 0:
+		f := s.Frame(ids[best])
+		p.File, p.Line, p.Func = f.File, f.Line, f.Name
+	case len(ids) > 0:
+		// A line of text, as old versions and forward stacks have.
+		if f := s.Frame(ids[0]); f.File == "" && !strings.Contains(f.Name, "::") {
+			p.Func = f.Name
 		}
 	}
 	// Of a backward, the operation of autograd says more than the kernel's.
@@ -155,6 +196,9 @@ type Holder struct {
 	Phase Phase
 	Bytes int64
 	Count int
+	// Each is the size of each tensor where there is no place to tell them apart
+	// by; 0 elsewhere.
+	Each int64
 	// Stack is that of most of the bytes.
 	Stack uint32
 
@@ -163,7 +207,8 @@ type Holder struct {
 }
 
 // HoldersAfter returns who holds the memory after an event, the largest first.
-// Tensors without a stack are held by the zero Place, each kind on its own.
+// Tensors without a stack are held by the zero Place, each kind and size on its
+// own.
 func (h *History) HoldersAfter(event int32) []Holder {
 	return h.holders(func(t *Tensor) bool { return t.LivesAfter(event) })
 }
@@ -172,6 +217,7 @@ func (h *History) holders(which func(*Tensor) bool) []Holder {
 	type key struct {
 		Place
 		kind Kind
+		each int64
 	}
 	places := map[[2]uint32]Place{}
 	index := map[key]int{}
@@ -192,13 +238,13 @@ func (h *History) holders(which func(*Tensor) bool) []Holder {
 		}
 		k := key{Place: p}
 		if p == (Place{}) {
-			k.kind = t.Kind
+			k.kind, k.each = t.Kind, t.Bytes
 		}
 		j, known := index[k]
 		if !known {
 			j = len(list)
 			index[k] = j
-			list = append(list, Holder{Place: p, Phase: t.Within, stacks: map[uint32]int64{}})
+			list = append(list, Holder{Place: p, Phase: t.Within, Each: k.each, stacks: map[uint32]int64{}})
 		}
 		list[j].Bytes += t.Bytes
 		list[j].Count++
@@ -220,7 +266,7 @@ func (h *History) holders(which func(*Tensor) bool) []Holder {
 		l.stacks = nil
 	}
 	slices.SortStableFunc(list, func(a, b Holder) int {
-		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.String(), b.String()), cmp.Compare(a.Kind, b.Kind))
+		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.String(), b.String()), cmp.Compare(a.Kind, b.Kind), cmp.Compare(b.Each, a.Each))
 	})
 	return list
 }

@@ -188,13 +188,14 @@ func periodOf(what []uint64) int {
 		if 2*g >= len(what) {
 			continue
 		}
-		same := 0
-		for i := g; i < len(what); i++ {
+		// The beginning is left out: it loads, and its first step is another.
+		from, same := max(g, len(what)/3), 0
+		for i := from; i < len(what); i++ {
 			if what[i] == what[i-g] {
 				same++
 			}
 		}
-		share := float64(same) / float64(len(what)-g)
+		share := float64(same) / float64(len(what)-from)
 		// A multiple of the period repeats as well; layers repeat, but less.
 		if share > bestShare+0.02 || best > 0 && g < best && share >= bestShare-0.005 {
 			best, bestShare = g, max(share, bestShare)

@@ -31,7 +31,10 @@ type Explanation struct {
 	Notes    []string
 	Setting  []SettingView // what the text says of the setting, as far as it was used
 	Remedies []RemedyView  // best first
-	Found    []FoundView   // where it was found
+	// Measured says that what the memory holds is known, so that wide intervals
+	// have other reasons.
+	Measured bool
+	Found    []FoundView // where it was found
 	Warnings []string
 }
 
@@ -40,6 +43,8 @@ type AccountView struct {
 	Title string
 	Rows  []AccountRow
 	Total units.Bytes
+	// TotalLabel says what the total is where it is not the card's capacity.
+	TotalLabel string
 	// Asked is the request that failed; 0 unknown.
 	Asked units.Bytes
 }

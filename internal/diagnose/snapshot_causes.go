@@ -1,0 +1,185 @@
+package diagnose
+
+import (
+	"cmp"
+	"math"
+	"slices"
+
+	"unoom/internal/lives"
+	"unoom/internal/remedy"
+	"unoom/internal/units"
+)
+
+// ballot collects points for causes, as rank does for the rules of logs.
+type ballot struct {
+	points   map[remedy.Cause]float64
+	evidence map[remedy.Cause][]Sentence
+}
+
+func (b *ballot) vote(c remedy.Cause, points float64, id string, args ...any) {
+	b.points[c] += points
+	if points > 0 {
+		b.evidence[c] = append(b.evidence[c], Sentence{ID: "snapshot.sign." + id, Args: args})
+	}
+}
+
+func (b *ballot) count() []Cause {
+	sum := math.Exp(otherPoints)
+	for c := range b.evidence {
+		sum += math.Exp(b.points[c])
+	}
+	var list []Cause
+	for c, e := range b.evidence {
+		if confidence := math.Exp(b.points[c]) / sum; confidence >= 0.01 {
+			list = append(list, Cause{Label: c, Confidence: confidence, Evidence: e})
+		}
+	}
+	slices.SortFunc(list, func(a, b Cause) int {
+		return cmp.Or(cmp.Compare(b.Confidence, a.Confidence), cmp.Compare(a.Label, b.Label))
+	})
+	return list[:min(len(list), maxCauses)]
+}
+
+// Shares from which on a kind is said to make the peak.
+const (
+	stateShare      = 0.6  // weights, gradients and optimizer state
+	activationShare = 0.35 // activations and temporaries
+	growthShare     = 0.05 // what has grown in the trace
+	piecesShare     = 0.05 // reserved but unallocated
+	tightShare      = 0.05 // what must be left for a request not to be the last straw
+)
+
+// causes ranks why a request failed or, where none did, what makes the peak.
+func (h *Held) causes() []Cause {
+	b := &ballot{map[remedy.Cause]float64{}, map[remedy.Cause][]Sentence{}}
+	allocated := float64(max(h.Moment.Allocated, 1))
+	part := func(kinds ...lives.Kind) (units.Bytes, float64) {
+		var sum int64
+		for _, k := range kinds {
+			sum += h.Kinds[k]
+		}
+		return units.Bytes(sum), float64(sum) / allocated
+	}
+	// A request that would just have fitted in one piece is the last straw: the
+	// next one would have failed.
+	short := h.Slack == nil || h.Account == nil || float64(*h.Slack) < tightShare*float64(h.Account.Capacity)
+	if h.Request != nil {
+		h.requestVotes(b)
+	}
+	// Of a run that did not fail only a training is judged: what makes the peak of
+	// an inference is what it is for.
+	if h.Request == nil && h.History.Training() || h.Request != nil && short {
+		if bytes, share := part(lives.Weights, lives.Gradients, lives.OptimizerState, lives.Held); share > stateShare {
+			b.vote(remedy.TrainStateTooLarge, 1+2*share, "state", bytes, percent(bytes, h.Moment.Allocated))
+		}
+		if bytes, share := part(lives.OptimizerState); share > activationShare {
+			b.vote(remedy.OptimizerState, 0.5+2*share, "optimizer_state", bytes, percent(bytes, h.Moment.Allocated))
+		}
+		if bytes, share := part(lives.Activations, lives.Temporaries); share > activationShare {
+			b.vote(remedy.BatchTooLarge, 1+2*share, "activations", bytes, percent(bytes, h.Moment.Allocated))
+			if !h.History.Checkpointing && h.Kinds[lives.Activations] > h.Kinds[lives.Temporaries] {
+				b.vote(remedy.ActivationsNoCheckpointing, 1.2+2*share, "activations", bytes, percent(bytes, h.Moment.Allocated))
+				b.vote(remedy.ActivationsNoCheckpointing, 0.3, "no_checkpointing")
+			}
+		}
+		h.lossVotes(b)
+		if bytes, share := part(lives.Unknown, lives.Held); h.Request != nil && share > 0.5 {
+			// Only that it is the job's own is known, not what it is.
+			b.vote(remedy.BatchTooLarge, 1.5, "own", bytes)
+			b.vote(remedy.TrainStateTooLarge, 1, "own", bytes)
+			b.vote(remedy.GPUTooSmall, 0.5, "own", bytes)
+		}
+	}
+	h.growthVotes(b)
+	if private := h.privateBytes() + h.Pieces.PrivatePools; float64(private) > 0.2*float64(h.Moment.Reserved) {
+		b.vote(remedy.CompileOrCUDAGraph, 2.5, "private_pools", private)
+	}
+	cached := float64(h.Pieces.Cached) / float64(max(h.Moment.Reserved, 1))
+	if h.Request == nil && cached > 4*piecesShare && h.Pieces.Stuck > h.Pieces.Whole {
+		b.vote(remedy.Fragmentation, 1+2*cached, "pieces", h.Pieces.Stuck, h.Pieces.Segments)
+	}
+	return b.count()
+}
+
+// requestVotes judges the request that failed.
+func (h *Held) requestVotes(b *ballot) {
+	r := h.Request
+	slack := *h.Slack
+	cached := float64(h.Pieces.Cached) / float64(max(h.Moment.Reserved, 1))
+	if slack >= 0 && h.Pieces.Reachable < r.Bytes {
+		points := 4.0
+		if cached < 2*piecesShare {
+			points = 1.5
+		}
+		b.vote(remedy.Fragmentation, points, "fragmented", h.Pieces.Cached, r.Free, r.Bytes, h.Pieces.Reachable)
+		if h.served() {
+			b.vote(remedy.Fragmentation, 1.5, "served_otherwise")
+		}
+	}
+	if a := h.Account; a != nil && r.Bytes > a.Capacity {
+		b.vote(remedy.InputTooLarge, 3, "request_beyond", r.Bytes)
+		b.vote(remedy.ShapeOrDataBug, 2, "request_beyond", r.Bytes)
+	}
+	switch r.Phase {
+	case lives.PhaseOptimizer:
+		b.vote(remedy.OptimizerState, 2, "in_optimizer")
+		if h.Kinds[lives.Temporaries] > int64(r.Bytes) {
+			b.vote(remedy.OptimizerForeachPeak, 1.5, "optimizer_temporaries", units.Bytes(h.Kinds[lives.Temporaries]))
+		}
+	case lives.PhaseEvaluation:
+		b.vote(remedy.EvalWorkloadLarger, 2, "in_evaluation")
+		b.vote(remedy.EvalNoGrad, 1.5, "in_evaluation")
+	}
+}
+
+// served reports whether some other setting serves more requests, as replayed.
+func (h *Held) served() bool {
+	was := h.Recorded()
+	if was == nil {
+		return false
+	}
+	for _, t := range h.Better() {
+		if t.OOMs < was.OOMs {
+			return true
+		}
+	}
+	return false
+}
+
+// lossVotes looks for logits: what the loss holds at the moment.
+func (h *Held) lossVotes(b *ballot) {
+	var held units.Bytes
+	for i := range h.History.Tensors {
+		if t := &h.History.Tensors[i]; t.LivesAfter(h.Moment.Event) && t.Within == lives.PhaseLoss {
+			held += units.Bytes(t.Bytes)
+		}
+	}
+	if h.Request != nil && h.Request.Phase == lives.PhaseLoss {
+		held += h.Request.Bytes
+	}
+	if share := float64(held) / float64(max(h.Moment.Allocated, 1)); share > 0.1 {
+		b.vote(remedy.LogitsVocab, 1+4*share, "loss", held, percent(held, h.Moment.Allocated))
+	}
+}
+
+// growthVotes looks for what rises from step to step.
+func (h *Held) growthVotes(b *ballot) {
+	var grown, graph units.Bytes
+	for _, g := range h.Growth {
+		by := units.Bytes(g.Held[len(g.Held)-1] - g.Held[0])
+		grown += by
+		if g.Kind == lives.Activations || g.Kind == lives.Held {
+			graph += by
+		}
+	}
+	share := float64(grown) / float64(max(h.Moment.Allocated, 1))
+	if share < growthShare {
+		return
+	}
+	g := h.Growth[0]
+	points := 2 + 3*min(share, 0.5)
+	b.vote(remedy.LeakStateGrowth, points, "growth", grown, len(g.Held), g.Place.String(), units.Bytes(g.PerStep))
+	if graph > grown/2 {
+		b.vote(remedy.LeakGraphRetained, points, "growth_graph", graph)
+	}
+}
