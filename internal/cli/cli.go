@@ -80,6 +80,8 @@ func (a *app) commands() []*cobra.Command {
 		a.explainCommand(),
 		a.planCommand(),
 		a.replayCommand(),
+		a.gpusCommand(),
+		a.modelsCommand(),
 	}
 }
 

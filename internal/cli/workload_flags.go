@@ -154,6 +154,19 @@ func (a *app) findModel(name string) (*model.Model, error) {
 	if name == "" {
 		return nil, withHint(errors.New("--model is missing"), "name a model, such as --model llama-3.1-8b, or point at a folder with its config.json")
 	}
+	s, err := openModel(name)
+	if err != nil {
+		return nil, err
+	}
+	if len(s.Stacks) == 0 && s.Type == "safetensors" {
+		return nil, withHint(fmt.Errorf("%s: has tensors but no architecture", name), "point at the folder with the config.json beside it")
+	}
+	return s.Model, nil
+}
+
+// openModel reads a model from a file or folder if there is one of that name,
+// else from the catalogue or a naming convention.
+func openModel(name string) (*model.Source, error) {
 	if strings.ContainsAny(name, "./\\") || isFile(name) {
 		if _, err := os.Stat(name); err == nil {
 			dir, base := filepath.Split(filepath.Clean(name))
@@ -164,10 +177,7 @@ func (a *app) findModel(name string) (*model.Model, error) {
 			if err != nil {
 				return nil, modelHint(err)
 			}
-			if len(s.Stacks) == 0 && s.Type == "safetensors" {
-				return nil, withHint(fmt.Errorf("%s: has tensors but no architecture", name), "point at the folder with the config.json beside it")
-			}
-			return s.Model, nil
+			return s, nil
 		} else if !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
@@ -176,11 +186,11 @@ func (a *app) findModel(name string) (*model.Model, error) {
 	if err != nil {
 		return nil, err
 	}
-	e, err := models.Find(name)
+	m, err := models.Named(name, model.Options{})
 	if err != nil {
 		return nil, modelHint(err)
 	}
-	return e.Model(model.Options{})
+	return &model.Source{Model: m}, nil
 }
 
 func isFile(name string) bool {

@@ -98,3 +98,19 @@ func TestActiveParamsOfMixtures(t *testing.T) {
 		}
 	}
 }
+
+func TestPartsSumToTheParameters(t *testing.T) {
+	for _, e := range published(t) {
+		m, err := e.Model(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum int64
+		for _, p := range m.Parts() {
+			sum += p.Params
+		}
+		if sum != m.Params() {
+			t.Errorf("%s: the parts have %d parameters, the model %d", e.Name, sum, m.Params())
+		}
+	}
+}
