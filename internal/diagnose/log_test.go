@@ -120,6 +120,7 @@ func TestCauses(t *testing.T) {
 			text: "TrainingArguments(\nper_device_train_batch_size=1,\ngradient_checkpointing=False,\n)\n" + calls("/home/me/train.py main trainer.train()", site+"transformers/trainer.py training_step loss = self.compute_loss(model, inputs)", site+"transformers/models/qwen2/modeling_qwen2.py forward down_proj = self.down_proj(x)") + full},
 
 		// Growth.
+		{name: "a sum of losses", want: remedy.LeakGraphRetained, text: "train_loss += loss\n" + torchOld("2.00 MiB", "7.93 GiB", "7.10 GiB", "1.19 MiB", "7.20 GiB")},
 		{name: "retained graph in the code", want: remedy.LeakGraphRetained,
 			text: calls("/home/me/train.py main total_loss += loss", "/home/me/train.py step loss.backward(retain_graph=True)") + full},
 		{name: "rising memory", want: remedy.LeakGraphRetained, text: rising("step") + full},
@@ -171,6 +172,10 @@ func TestCauses(t *testing.T) {
 		{name: "a device map and then one card", want: remedy.WrongPlacement,
 			text: calls("/home/me/chat.py main model = AutoModel.from_pretrained(name, device_map=\"auto\").cuda()") + full},
 
+		{name: "gradient buckets", want: remedy.TrainStateTooLarge,
+			text: calls("/home/me/train.py main model = DistributedDataParallel(model)", site+"torch/nn/parallel/distributed.py __init__ self._ddp_init_helper(", site+"torch/nn/parallel/distributed.py _ddp_init_helper self.reducer = dist.Reducer(") +
+				torchNew("12.55 GiB", "23.64 GiB", "10.20 GiB", "Including non-PyTorch memory, this process has 13.42 GiB memory in use. ", "12.90 GiB", "10.00 MiB")},
+
 		// Settings without effect.
 		{name: "the engine moves all of the model", want: remedy.ShardingNotEffective,
 			text: calls("/home/me/train.py main engine = deepspeed.initialize(model=model)", site+"deepspeed/runtime/engine.py _configure_distributed_model self.module.to(self.device)") + full},
@@ -188,7 +193,11 @@ func TestCauses(t *testing.T) {
 		{name: "an overflow of the shape", want: remedy.ShapeOrDataBug, text: "RuntimeError: Storage size calculation overflowed with sizes=[8, 9223372036854775807]\n"},
 		{name: "Jetson", want: remedy.UnifiedMemoryBoard, text: "NvMapMemAllocInternalTagged: 1075072515 error 12\nNvMapMemHandleAlloc: error 0\nRuntimeError: CUDA driver error: out of memory\n"},
 
+		{name: "Triton's driver call", want: remedy.NCCLOutsideAllocator, text: "RuntimeError: Triton Error [CUDA]: out of memory\n"},
+
 		// Other frameworks.
+		{name: "TensorFlow's dst tensor", want: remedy.MaskedLibraryInit, text: "InternalError: Dst tensor is not initialized.\n"},
+		{name: "Caffe", want: remedy.BatchTooLarge, text: "F0101 12:00:00.000000 123 syncedmem.cpp:71] Check failed: error == cudaSuccess (2 vs. 0)  out of memory\n"},
 		{name: "JAX's pool", want: remedy.Preallocation, text: "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 268435456 bytes.\n"},
 		{name: "JAX's program", want: remedy.BatchTooLarge, text: "jaxlib.xla_extension.XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory while trying to allocate 42949672960 bytes.\n"},
 		{name: "TensorFlow's session", want: remedy.Preallocation, text: "E tensorflow/stream_executor/cuda/cuda_driver.cc:828] failed to allocate 7.30G (7838315315 bytes) from device: CUDA_ERROR_OUT_OF_MEMORY: out of memory\n"},
@@ -205,6 +214,9 @@ func TestCauses(t *testing.T) {
 		{name: "killed worker", want: remedy.NotOOMHostMemory, text: "RuntimeError: DataLoader worker (pid 4711) is killed by signal: Killed. \n"},
 		{name: "host tensor", want: remedy.NotOOMHostMemory, text: "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 137438953472 bytes. Error code 12 (Cannot allocate memory)\n"},
 		{name: "driver", want: remedy.NotOOMDriverMismatch, text: "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"},
+		{name: "a library failed while it ran", want: remedy.NotOOMIllegalAccess, text: "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb, m, n, k)`\n"},
+		{name: "a symbol", want: remedy.NotOOMDriverMismatch, text: "ImportError: /env/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi\n"},
+		{name: "Slurm", want: remedy.NotOOMHostMemory, text: "srun: error: node7: task 0: Out Of Memory\n"},
 		{name: "busy", want: remedy.NotOOMDeviceBusy, text: "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\n"},
 		{name: "NaN", want: remedy.NotOOMNumerical, text: "torch._C._LinAlgError: linalg.cholesky: The factorization could not be completed because the input is not positive-definite (the leading minor of order 3 is not positive-definite).\nOOM, skipping this batch\n"},
 	} {

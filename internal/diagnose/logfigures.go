@@ -179,7 +179,7 @@ func oneHugeRequest(s *signals) (hit, bool) {
 	if _, whole := anotherWholeCard(s); whole {
 		return hit{}, false
 	}
-	return s.at(s.tried, percent(s.tried, s.capacity)), s.hasTotals() && part > 0.3 && s.tried <= s.capacity && s.outsideShare() < 0.5 && !s.spilled
+	return s.at(s.tried, percent(s.tried, s.capacity)), s.memory() && s.hasCapacity && s.hasTried && part > 0.3 && s.tried <= s.capacity && s.outsideShare() < 0.5 && !s.spilled
 }
 
 // anotherWholeCard: a request of nearly the card's size on top of a full card.

@@ -112,7 +112,8 @@ func (s *signals) limited() bool {
 func messageRules() []logRule {
 	return []logRule{
 		{"msg.on_chip", []vote{{remedy.NotOOMTritonSMEM, decisive}}, ifClass(oomlog.ClassOnChip)},
-		{"msg.illegal", []vote{{remedy.NotOOMIllegalAccess, strong}, {remedy.MaskedIllegalAccess, trace}}, ifClass(oomlog.ClassIllegal)},
+		{"msg.illegal", []vote{{remedy.NotOOMIllegalAccess, strong}, {remedy.MaskedIllegalAccess, trace}}, illegal},
+		{"msg.execution_failed", []vote{{remedy.NotOOMIllegalAccess, 2.2}, {remedy.NotOOMDriverMismatch, 2}, {remedy.MaskedLibraryInit, 1.2}}, ifPattern("library.execution")},
 		{"msg.oom_before_illegal", []vote{{remedy.MaskedIllegalAccess, decisive}, {remedy.NotOOMIllegalAccess, weak}}, oomBeforeIllegal},
 		{"msg.device_assert", []vote{{remedy.NotOOMDeviceAssert, decisive}}, ifClass(oomlog.ClassAssert)},
 		{"msg.disk", []vote{{remedy.NotOOMDiskFull, decisive}}, ifClass(oomlog.ClassDisk)},
@@ -126,6 +127,7 @@ func messageRules() []logRule {
 		{"msg.nvml_assert", []vote{{remedy.MaskedNVMLAssert, decisive}, {remedy.UnifiedMemoryBoard, fair}}, ifPattern("torch.nvml_assert", "torch.nvml_assert_squeezed")},
 		{"msg.library_alloc", []vote{{remedy.MaskedLibraryInit, strong}, {remedy.NCCLOutsideAllocator, trace}}, ifPattern("library.alloc")},
 		{"msg.library_init", []vote{{remedy.MaskedLibraryInit, strong}, {remedy.NotOOMDriverMismatch, trace}}, ifPattern("library.init", "library.create")},
+		{"msg.tf_blas", []vote{{remedy.MaskedLibraryInit, 3}, {remedy.Preallocation, fair}, {remedy.OtherProcess, weak}}, ifPattern("tf.blas", "tf.dst_tensor")},
 		{"msg.tf_handle", []vote{{remedy.MaskedLibraryInit, strong}, {remedy.Preallocation, fair}}, ifPattern("tf.handle")},
 		{"msg.no_algorithm", []vote{{remedy.MaskedLibraryInit, fair}, {remedy.NotOOMDriverMismatch, weak}, {remedy.InputTooLarge, trace}}, ifPattern("cudnn.no_algorithm")},
 		{"msg.nccl", []vote{{remedy.NCCLOutsideAllocator, strong + 1}, {remedy.OtherProcess, weak}}, ifPattern("nccl.calloc", "nccl.calloc_size", "nccl.cuda_failure")},
@@ -153,6 +155,8 @@ func messageRules() []logRule {
 		{"msg.vmm", []vote{{remedy.UnifiedMemoryBoard, 2}, {remedy.DriverOrHardware, 2}, {remedy.BatchTooLarge, weak}}, ifPattern("torch.driver_oom")},
 		{"msg.llamacpp", []vote{{remedy.GPUTooSmall, fair}, {remedy.SequenceTooLong, weak}, {remedy.OtherProcess, trace}}, ifPattern("ggml.cuda", "ggml.buffer", "ggml.kv")},
 		{"msg.bare_runtime", []vote{{remedy.OtherProcess, 2.2}, {remedy.WrongGPU, 1.8}, {remedy.HostRAMOrCommit, 1.6}, {remedy.PinnedHostMemory, weak}, {remedy.BatchTooLarge, weak}, {remedy.DriverOrHardware, 1.0}}, bareRuntime},
+		{"msg.old_runtime", []vote{{remedy.BatchTooLarge, 2.2}, {remedy.OtherProcess, weak}, {remedy.GPUTooSmall, 1.2}, {remedy.WrongGPU, 1.0}, {remedy.LongestBatch, trace}, {remedy.LeakGraphRetained, trace}}, ifPattern("cuda.runtime_2", "framework.alloc")},
+		{"msg.triton_driver", []vote{{remedy.NCCLOutsideAllocator, fair}, {remedy.CompileOrCUDAGraph, weak}, {remedy.BatchTooLarge, weak}}, ifPattern("triton.driver_oom")},
 		{"msg.bare_torch", []vote{{remedy.BatchTooLarge, 2.0}, {remedy.GPUTooSmall, 1.2}, {remedy.LongestBatch, 1.0}, {remedy.ActivationsNoCheckpointing, 1.0}, {remedy.SequenceTooLong, trace}, {remedy.LeakGraphRetained, trace}}, bareTorch},
 		{"msg.other_library", []vote{{remedy.InputTooLarge, 1.8}, {remedy.BatchTooLarge, 1.8}, {remedy.OtherProcess, weak}, {remedy.GPUTooSmall, weak}}, ifPattern("cupy.oom", "rmm.oom", "paddle.oom", "onnx.arena", "tensorrt.oom", "faiss.oom", "cuda.bad_alloc", "mindspore.oom", "habana.oom", "ascend.oom", "bitsandbytes.error", "deepspeed.buffer")},
 	}
@@ -171,6 +175,10 @@ func oomBeforeIllegal(s *signals) (hit, bool) {
 		}
 	}
 	return hit{}, false
+}
+
+func illegal(s *signals) (hit, bool) {
+	return s.at(), s.fail != nil && s.class == oomlog.ClassIllegal && s.fail.Pattern != "library.execution"
 }
 
 func afterTimeout(s *signals) (hit, bool) {
@@ -205,12 +213,12 @@ func tensorOnHost(s *signals) (hit, bool) {
 // bareRuntime: an error of the CUDA runtime without figures is not of PyTorch's
 // allocator: a context on a full or wrong card, a library, or host memory.
 func bareRuntime(s *signals) (hit, bool) {
-	return s.at(), s.fail != nil && slices.Contains([]string{"cuda.error_oom", "cuda.runtime_2", "hip.error_oom", "xpu.level_zero", "bare.out_of_memory"}, s.fail.Pattern)
+	return s.at(), s.fail != nil && slices.Contains([]string{"cuda.error_oom", "hip.error_oom", "xpu.level_zero", "bare.out_of_memory"}, s.fail.Pattern)
 }
 
 func bareTorch(s *signals) (hit, bool) {
 	if _, larger := largerThanCards(s); larger {
 		return hit{}, false
 	}
-	return s.at(), s.fail != nil && s.memory() && !s.hasCapacity && slices.Contains([]string{"torch.bare", "torch.cut", "torch.async", "torch.xpu_short", "squeezed.out_of_memory"}, s.fail.Pattern) && s.tried < absurd
+	return s.at(), s.fail != nil && s.memory() && !s.figuresKnown() && !s.spilled && !(s.hasThis && s.hasCapacity) && slices.Contains([]string{"torch.bare", "torch.cut", "torch.0.4", "torch.1.4", "torch.1.10", "torch.2.1", "torch.2.2", "torch.async", "torch.xpu_short", "squeezed.out_of_memory"}, s.fail.Pattern) && s.tried < absurd
 }

@@ -42,10 +42,12 @@ func traceRules() []logRule {
 		{"trace.backward", []vote{{remedy.ActivationsNoCheckpointing, trace}, {remedy.BatchTooLarge, 0.4}}, ifPhase(oomlog.PhaseBackward)},
 		{"trace.backward_logits", []vote{{remedy.LogitsVocab, 1.2}}, backwardLarge},
 		{"trace.attention", []vote{{remedy.SequenceTooLong, strong}, {remedy.InputTooLarge, 1.8}}, attention},
+		{"trace.fused_attention", []vote{{remedy.SequenceTooLong, weak}, {remedy.BatchTooLarge, weak}}, ifSees("memory_efficient_attention", "flash_attn", "sdpa_attention")},
 		{"trace.pairwise", []vote{{remedy.InputTooLarge, strong}, {remedy.LongestBatch, weak}}, ifSees("cdist", "pairwise", "torch.ones(n, n", "to_dense", "dense_adj", "kneighbors", "torch.outer", "knn_graph", "radius_graph", "distance_matrix", "interpolate(", "upsample")},
 
 		// Evaluation.
 		{"trace.gathers_predictions", []vote{{remedy.EvalAccumulatesPredictions, decisive}}, gathersPredictions},
+		{"trace.joins_results", []vote{{remedy.EvalAccumulatesPredictions, fair}}, joinsResults},
 		{"trace.metric_state", []vote{{remedy.LeakStateGrowth, strong + 1}, {remedy.EvalAccumulatesPredictions, 2.8}}, metricState},
 		{"trace.evaluation", []vote{
 			{remedy.EvalWorkloadLarger, 3.4}, {remedy.EvalNoGrad, 3.2}, {remedy.EvalAccumulatesPredictions, 2.6}, {remedy.ExtraModelCopy, trace}, {remedy.LeakStateGrowth, weak},
@@ -66,6 +68,8 @@ func traceRules() []logRule {
 		{"trace.notebook_load", []vote{{remedy.ExtraModelCopy, fair}}, notebookLoad},
 		{"trace.whole_model_to_gpu", []vote{{remedy.ShardingNotEffective, strong}}, wholeModel},
 		{"trace.sharded_load", []vote{{remedy.ShardingNotEffective, fair}}, shardedLoad},
+		{"trace.gradient_buckets", []vote{{remedy.TrainStateTooLarge, strong + 2}, {remedy.GPUTooSmall, weak}, {remedy.InputTooLarge, -weak}, {remedy.BatchTooLarge, -weak}}, ifSees("_ddp_init_helper", "dist.reducer(")},
+		{"trace.shard_init", []vote{{remedy.TrainStateTooLarge, fair}, {remedy.ShardingNotEffective, fair}, {remedy.GPUTooSmall, 1.8}}, ifSees("_init_flat_param", "_init_param_handle", "_convert_to_deepspeed_param", "_zero_init_param", "partition_parameters.py", "_materialize_with_param_init_fn")},
 		{"trace.kbit_upcast", []vote{{remedy.PrecisionNotApplied, strong + 1}}, ifSees("prepare_model_for_kbit_training", "prepare_model_for_int8_training", "param.data.to(torch.float32)", ".float()  # upcast", "param.data = param.data.to(torch.float32)", "cast_mixed_precision_params")},
 		{"trace.device_map", []vote{{remedy.WrongPlacement, strong}}, deviceMapThenCUDA},
 		{"trace.model_copy", []vote{{remedy.ExtraModelCopy, strong}}, modelCopy},
@@ -135,7 +139,23 @@ func gathersPredictions(s *signals) (hit, bool) {
 	if !s.memory() {
 		return hit{}, false
 	}
-	return ifSees("nested_concat", "nested_truncate", "pad_across_processes", "all_preds", "preds_host", "torch_pad_and_concatenate", "logits_host", "all_logits", "torch.cat(preds", "torch.cat(outputs", "torch.cat(all_", "torch.cat(predictions", "torch.cat(features", "gather_for_metrics", "eval_preds", "concat_all", "distributed_concat", "nested_gather", "all_outputs", "torch.cat(logits", "torch.stack(preds", "torch.cat(embeddings")(s)
+	words := []string{"nested_concat", "nested_truncate", "nested_gather", "pad_across_processes", "torch_pad_and_concatenate", "preds_host", "logits_host", "gather_for_metrics", "eval_preds", "concat_all", "distributed_concat"}
+	if s.phase == oomlog.PhaseEvaluation {
+		words = append(words, results...)
+	}
+	return ifSees(words...)(s)
+}
+
+// results are what people call the lists that they collect predictions in.
+var results = []string{"all_preds", "all_logits", "all_outputs", "torch.cat(preds", "torch.cat(outputs", "torch.cat(all_", "torch.cat(predictions", "torch.cat(features", "torch.cat(logits", "torch.stack(preds", "torch.cat(embeddings"}
+
+// joinsResults: results of many batches are joined, outside of what is known to
+// be an evaluation.
+func joinsResults(s *signals) (hit, bool) {
+	if !s.memory() || s.phase == oomlog.PhaseEvaluation {
+		return hit{}, false
+	}
+	return ifSees(results[3:]...)(s)
 }
 
 func metricState(s *signals) (hit, bool) {

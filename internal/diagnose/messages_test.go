@@ -1,6 +1,8 @@
 package diagnose
 
 import (
+	"os"
+	"path/filepath"
 	"regexp"
 	"testing"
 
@@ -27,6 +29,25 @@ func TestEveryRuleHasItsSentence(t *testing.T) {
 	for _, code := range []string{"long_line", "binary", "truncated", "encoding", "too_many", "interleaved"} {
 		if id := "diagnose.warn." + code; !en.Has(id) || !zh.Has(id) {
 			t.Errorf("%s has no sentence", id)
+		}
+	}
+	// Notes and checks are named in the source only.
+	said := regexp.MustCompile(`(say|check)\("([a-z0-9_]+)"`)
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		source, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range said.FindAllSubmatch(source, -1) {
+			id := "diagnose." + map[string]string{"say": "note.", "check": "next."}[string(m[1])] + string(m[2])
+			if !en.Has(id) || !zh.Has(id) {
+				t.Errorf("%s: %s has no sentence", name, id)
+			}
+			seen[id] = true
 		}
 	}
 	arg := regexp.MustCompile(`\{\d\}`)

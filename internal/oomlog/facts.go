@@ -460,7 +460,7 @@ func (r *factReader) pairs(text string, add func(FactKind, string, string, int))
 		case assigned:
 			value := firstToken(text[j+1:])
 			i = j + 1
-			if k.kind == FactVisible { // 2,3 is one value
+			if k.kind == FactVisible || k.kind == FactAllocConf { // 2,3 is one value
 				value, _, _ = strings.Cut(strings.Trim(strings.TrimSpace(text[j+1:]), "\"'[]() "), " ")
 			}
 			alone := start == 0 && strings.TrimSpace(text[j+1:]) == value

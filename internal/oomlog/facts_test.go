@@ -36,6 +36,7 @@ func TestFactsFromWhatRunsPrint(t *testing.T) {
 		{"dataclass repr", "GRPOConfig(max_prompt_length=512, vllm_gpu_memory_utilization=0.9)\n", FactEngineShare, "0.9", 1},
 		{"Ultralytics", "engine/trainer: task=detect, mode=train, batch=64, imgsz=640, workers=8, optimizer=SGD\n", FactImage, "640", 1},
 		{"environment", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n", FactAllocConf, "expandable_segments:True", 1},
+		{"environment with two options", "PYTORCH_CUDA_ALLOC_CONF=max_split_size_mb:512,expandable_segments:True python train.py\n", FactAllocConf, "max_split_size_mb:512,expandable_segments:True", 1},
 		{"visible devices", "export CUDA_VISIBLE_DEVICES=2,3\n", FactVisible, "2,3", 1},
 		{"version", "PyTorch version: 2.3.1+cu121\n", FactTorch, "2.3.1+cu121", 1},
 		{"GPU", "GPU 0: NVIDIA A100-SXM4-80GB (UUID: GPU-1)\n", FactGPU, "NVIDIA A100-SXM4-80GB", 1},

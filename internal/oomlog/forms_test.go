@@ -132,6 +132,13 @@ func TestCutMessagesKeepWhatTheyHave(t *testing.T) {
 	}
 }
 
+func TestOtherMessagesAreWrappedToo(t *testing.T) {
+	f := one(t, "E external/org_tensorflow/xla/python/local_client.cc:672] Execution of replica 0 failed: Resource exhausted: Out\nof memory while trying to allocate 5520758552 bytes.\n")
+	if f.Pattern != "xla.bytes" || f.Figures.Tried.Bytes != 5520758552 {
+		t.Errorf("%s %+v", f.Pattern, f.Figures.Tried)
+	}
+}
+
 func TestTheFirstCauseOfEachRank(t *testing.T) {
 	log := "[rank2]: " + strings.Replace(message22, "GPU 2", "GPU 2", 1) + "\n" +
 		"[rank0]: " + strings.Replace(message22, "GPU 2", "GPU 0", 1) + "\n" +

@@ -121,6 +121,11 @@ func table() []pattern {
 		{id: "library.init", class: ClassVRAMProbable, device: "CUDA", anchors: []string{"cublas_status_not_initialized", "cudnn_status_not_initialized", "cusolver_status_not_initialized", "curand_status_initialization_failed", "cusparse_status_not_initialized"}, on: onLine, probable: true},
 		{id: "library.create", class: ClassVRAMProbable, device: "CUDA", anchors: []string{"cusolverdncreate", "cublascreate", "cudnncreate", "cublasltcreate"}, on: onLine,
 			expr: `(?:internal_error|alloc|failed|not_initialized).{0,80}(?:cusolverdncreate|cublascreate|cudnncreate|cublasltcreate)|(?:cusolverdncreate|cublascreate|cudnncreate|cublasltcreate).{0,80}(?:internal_error|fail)`, probable: true},
+		{id: "tf.dst_tensor", class: ClassVRAMMasked, device: "TF", anchors: []string{"dst tensor is not initialized"}, on: onLine},
+		{id: "tf.blas", class: ClassVRAMMasked, device: "TF", anchors: []string{"gemm launch failed", "gemv launch failed", "xgemmbatched launch failed"}, on: onLine, probable: true},
+		{id: "library.execution", class: ClassIllegal, anchors: []string{"status_execution_failed", "status_mapping_error"}, on: onLine, probable: true},
+		{id: "library.unsupported", class: ClassDriver, anchors: []string{"cublas_status_not_supported", "cublas_status_invalid_value", "cublas_status_arch_mismatch"}, on: onLine, probable: true},
+		{id: "build.symbol", class: ClassDriver, anchors: []string{"undefined symbol: "}, on: onLine, probable: true},
 		{id: "cudnn.no_algorithm", class: ClassVRAMProbable, device: "CUDA", anchors: []string{"unable to find a valid cudnn", "unable to find an engine", "failed to get convolution algorithm", "no algorithm worked", "cudnn_status_not_supported"}, on: onLine, probable: true},
 
 		// XLA and TensorFlow.
@@ -196,8 +201,8 @@ func table() []pattern {
 		{id: "disk.stream_writer", class: ClassDisk, anchors: []string{"pytorchstreamwriter failed", "inline_container.cc"}, on: onLine, expr: `pytorchstreamwriter failed writing|unexpected pos \d+ vs \d+|file write failed`},
 
 		// Host memory.
-		{id: "host.kernel_kill", class: ClassHost, anchors: []string{"out of memory: kill", "oom-kill:", "oomkilled", "oom-kill event", "oom_kill event", "oom killed", "oom kill"}, on: onLine,
-			expr: `out of memory: kill(?:ed)? process|oom-kill:|oomkilled"?\s*:?\s*(?:true|$)|reason:\s*oomkilled|oomkilled|detected \d+ oom[-_ ]kill event|oom killed|oom[- ]killer`, unless: []string{`oomkilled": false`, `oomkilled":false`, `oomkilled: false`}},
+		{id: "host.kernel_kill", class: ClassHost, anchors: []string{"out of memory: kill", "oom-kill:", "oomkilled", "oom-kill event", "oom_kill event", "oom killed", "oom kill", "cgroup out-of-memory handler"}, on: onLine,
+			expr: `out of memory: kill(?:ed)? process|oom-kill:|oomkilled"?\s*:?\s*(?:true|$)|reason:\s*oomkilled|oomkilled|detected \d+ oom[-_ ]kill event|oom killed|oom[- ]killer|cgroup out-of-memory handler`, unless: []string{`oomkilled": false`, `oomkilled":false`, `oomkilled: false`}},
 		{id: "host.ray", class: ClassHost, anchors: []string{"node running low on memory", "killed due to memory pressure", "ray.exceptions.outofmemoryerror"}, on: onLine},
 		{id: "host.java", class: ClassHost, anchors: []string{"java.lang.outofmemoryerror"}, on: onLine},
 		{id: "host.paging", class: ClassHost, anchors: []string{"paging file is too small", "winerror 1455", "os error 1455", "页面文件太小", "winerror 8]"}, on: onLine},
@@ -209,6 +214,7 @@ func table() []pattern {
 		{id: "cuda.bad_alloc", class: ClassVRAM, device: "CUDA", anchors: []string{"bad_alloc"}, on: onBlock, expr: `bad_alloc.{0,200}(?:cudaerrormemoryallocation|cuda_error_out|cuda error|out_of_memory)`},
 		{id: "host.bad_alloc", class: ClassHost, anchors: []string{"std::bad_alloc"}, on: onLine},
 		{id: "host.slurm", class: ClassHost, anchors: []string{"exceeded job memory limit", "exceeded step memory limit", "term_memlimit", "state out_of_memory", "state: out_of_memory"}, on: onLine},
+		{id: "host.srun", class: ClassHost, anchors: []string{"out of memory"}, on: onLine, expr: `^(?:srun|slurmstepd|prun): error: .*out of memory$`},
 		{id: "host.session", class: ClassHost, anchors: []string{"crashed after using all available ram", "tried to allocate more memory than is available"}, on: onLine},
 		{id: "host.memory_error", class: ClassHost, anchors: []string{"memoryerror"}, on: onLine, expr: `(?:^|[^a-z_])memoryerror(?:$|[:( ])`, unless: []string{"outofmemoryerror", "cupy"}},
 
@@ -231,6 +237,8 @@ func table() []pattern {
 		{id: "cufft.internal", class: ClassDriver, anchors: []string{"cufft_internal_error"}, on: onLine, probable: true},
 		{id: "torch.driver_oom", class: ClassVRAM, device: "CUDA", anchors: []string{"cuda driver error: out of memory"}, on: onLine},
 		{id: "cuda.runtime_2", class: ClassVRAM, device: "CUDA", anchors: []string{"cuda runtime error (2)"}, on: onLine},
+		{id: "framework.alloc", class: ClassVRAM, device: "CUDA", anchors: []string{"cudamalloc retry failed", "cudasuccess (2 vs. 0)", "pooled_storage_manager"}, on: onLine, expr: `out of memory`},
+		{id: "triton.driver_oom", class: ClassVRAM, device: "CUDA", anchors: []string{"triton error [cuda]: out of memory"}, on: onLine},
 		{id: "cuda.error_oom", class: ClassVRAM, device: "CUDA", anchors: []string{
 			"cuda error: out of memory", "cuda_error_out_of_memory", "cudaerrormemoryallocation", "cuda failed with error out of memory", "cuda failure 2",
 			"): out of memory", "cuda error 2", "failed: out of memory", "cudasuccess (2 vs. 0)", "cuda error:out of memory", "cuda error = 2", "errno: 2, out of memory",

@@ -305,6 +305,9 @@ func (s *scanner) candidate(at, anchor int) int {
 		if groups == nil || p.ruledOut(view) {
 			continue
 		}
+		if p.on == onBlock && groups[0] != "" && strings.Index(m.block, groups[0]) > len(m.low) {
+			continue // it is the next line's message
+		}
 		return s.record(m, p, groups)
 	}
 	return at + 1
@@ -314,7 +317,7 @@ func (s *scanner) candidate(at, anchor int) int {
 // the anchor itself), in the order of the table.
 func (s *scanner) candidates(anchor int, m *message) []int {
 	list := append([]int(nil), s.table.byAnchor[anchor]...)
-	text := []byte(m.text)
+	text := []byte(m.block)
 	for pos := 0; pos < len(text); pos++ {
 		at, _ := s.table.search.next(text, pos, len(text))
 		if at < 0 {
@@ -326,7 +329,9 @@ func (s *scanner) candidates(anchor int, m *message) []int {
 				continue
 			}
 			for _, i := range s.table.byAnchor[id] {
-				list = insert(list, i)
+				if at < len(m.low) || s.table.patterns[i].on == onBlock { // begun here, wrapped
+					list = insert(list, i)
+				}
 			}
 		}
 	}

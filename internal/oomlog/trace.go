@@ -135,7 +135,7 @@ func isCode(text string) bool {
 	}
 	open := strings.IndexByte(text, '(')
 	if open <= 0 {
-		return strings.Contains(text, " = ") && !strings.Contains(text, ": ")
+		return (strings.Contains(text, " = ") || strings.Contains(text, " += ")) && !strings.Contains(text, ": ")
 	}
 	word := text[:open]
 	if strings.HasPrefix(word, "return ") || strings.HasPrefix(word, "with ") || strings.HasPrefix(word, "if ") || strings.HasPrefix(word, "for ") || strings.HasPrefix(word, "assert ") || strings.HasPrefix(word, "raise ") || strings.HasPrefix(word, "yield ") {
