@@ -236,6 +236,9 @@ func (p *planCommand) requestError(err error) error {
 	if !ok {
 		return err
 	}
+	if e.Code == "image_target" {
+		return withHint(fmt.Errorf("--target %s: does not train image networks", strings.Join(p.targets, ",")), "--target hf or deepspeed")
+	}
 	if e.Code == "inference" {
 		return withHint(errors.New("nothing is trained: there is no setting to plan"), "--method full, lora or qlora")
 	}

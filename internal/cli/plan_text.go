@@ -43,7 +43,9 @@ func (c *planCommand) printBest(p *text.Printer, r *plan.Result, b *plan.Plan) {
 	ch := &b.Choice
 	row("row_batch", c.say("batch", ch.Micro, ch.Accumulation, ch.Data, r.Batch))
 	row("row_layout", c.layout(ch))
-	row("row_recompute", c.recompute(ch, b.Workload.Model.Layers()))
+	if r.Tokens() {
+		row("row_recompute", c.recompute(ch, b.Workload.Model.Layers()))
+	}
 	if name := c.offload(ch); name != "" {
 		row("row_offload", name)
 	}
@@ -51,7 +53,11 @@ func (c *planCommand) printBest(p *text.Printer, r *plan.Result, b *plan.Plan) {
 	if b.Need.Host > 0 {
 		row("row_host", c.say("host", b.Need.Host))
 	}
-	row("row_time", c.say("time", c.seconds(b.Time.Mid), c.seconds(b.Time.Low), c.seconds(b.Time.High), c.thousands(b.Time.TokensPerSecond())))
+	timed := "time"
+	if !r.Tokens() {
+		timed = "time_images"
+	}
+	row("row_time", c.say(timed, c.seconds(b.Time.Mid), c.seconds(b.Time.Low), c.seconds(b.Time.High), c.thousands(b.Time.TokensPerSecond())))
 	row("row_stacks", joinTargets(b.Targets))
 	p.Table(t)
 }
@@ -183,7 +189,11 @@ func (c *planCommand) printSteps(p *text.Printer, r *plan.Result, b *plan.Plan) 
 	}
 	p.Table(t)
 	if loose {
-		p.Para(2, text.Style(text.Caution, c.say("loose")))
+		id := "loose"
+		if r.Explain().BatchNorm && b.Choice.Micro != r.Present.Choice.Micro {
+			id = "loose_batchnorm"
+		}
+		p.Para(2, text.Style(text.Caution, c.say(id)))
 	}
 }
 
@@ -275,7 +285,11 @@ func (c *planCommand) printWhy(p *text.Printer, r *plan.Result) {
 			p.Para(4, a)
 		}
 	}
-	ask("why_batch", c.say("why_batch_answer", w.Fixed, w.Sample, w.Token, w.Micro, c.seconds(w.MicroTime), w.Other, c.seconds(w.OtherTime)))
+	batch := "why_batch_answer"
+	if !r.Tokens() {
+		batch = "why_batch_images"
+	}
+	ask("why_batch", c.say(batch, w.Fixed, w.Sample, w.Token, w.Micro, c.seconds(w.MicroTime), w.Other, c.seconds(w.OtherTime)))
 	answers := []string{c.say("why_accumulation_answer", w.Accumulation)}
 	if w.Accumulation == 1 {
 		answers[0] = c.say("why_accumulation_none")
@@ -297,6 +311,9 @@ func (c *planCommand) printWhy(p *text.Printer, r *plan.Result) {
 		ask("why_rate", c.say(id, w.Rate.OldBatch, w.Rate.NewBatch, fmt.Sprintf("%.2f", w.Rate.Sqrt), fmt.Sprintf("%.2f", w.Rate.Linear)))
 	} else {
 		ask("why_rate", c.say("why_rate_same", r.Batch))
+	}
+	if !r.Tokens() {
+		return
 	}
 	ask("why_recompute", c.say("why_recompute_answer", w.RecomputeSaves, fmt.Sprintf("%.0f", 100*(w.RecomputeSlowdown-1))))
 }

@@ -27,6 +27,7 @@ type workloadFlags struct {
 	model, gpu, capacity                               string
 	method, dtype, optimizer, framework                string
 	checkpointing, sharding, offload, attention, loss  string
+	image                                              string
 	batch, micro, accum, seq, rank, tp, pp, vp, cp, ep int64
 	compile, padded                                    bool
 }
@@ -51,6 +52,9 @@ var aliases = map[string]string{
 	"model-name-or-path":             "model",
 	"model-id":                       "model",
 	"optim":                          "optimizer",
+	"image-size":                     "image",
+	"img-size":                       "image",
+	"resolution":                     "image",
 	"lora-rank":                      "rank",
 	"lora-r":                         "rank",
 	"gradient-checkpointing":         "checkpointing",
@@ -88,6 +92,7 @@ func (w *workloadFlags) add(c *cobra.Command) {
 	f.Int64Var(&w.micro, "micro-batch", 0, "samples of one forward pass on one GPU")
 	f.Int64Var(&w.accum, "accum", 0, "forward passes of one optimizer step")
 	f.Int64Var(&w.seq, "seq", 2048, "tokens of a sample")
+	f.StringVar(&w.image, "image", "", "pixels of an image network's input, such as 224 or 512x1024 (default: the published size)")
 	f.StringVar(&w.checkpointing, "checkpointing", "none", "activation checkpointing: none, selective or full")
 	f.StringVar(&w.sharding, "sharding", "", "none, ddp, zero1, zero2, zero3, fsdp or fsdp2 (default none on one GPU, else ddp)")
 	f.Int64Var(&w.tp, "tp", 1, "tensor parallel degree")
@@ -286,6 +291,9 @@ func (w *workloadFlags) build(m *model.Model, cards gpu.Request) (*workload.Work
 		out.Optimizer.Impl = "fused"
 	}
 	out.Optimizer.Paged = strings.Contains(w.optimizer, "paged")
+	if err := w.sample(out); err != nil {
+		return nil, err
+	}
 	if err := w.spread(out, world, inner); err != nil {
 		return nil, err
 	}
@@ -293,6 +301,43 @@ func (w *workloadFlags) build(m *model.Model, cards gpu.Request) (*workload.Work
 		return nil, withHint(fmt.Errorf("--seq %d: %s has positions for %d tokens", w.seq, m.Name, m.MaxSeq), fmt.Sprintf("at most --seq %d", m.MaxSeq))
 	}
 	return out, nil
+}
+
+// sample sets what a sample is: tokens, or an image.
+func (w *workloadFlags) sample(out *workload.Workload) error {
+	m := out.Model
+	switch {
+	case m.Image == nil && w.image != "":
+		return withHint(fmt.Errorf("--image %s: %s does not take images of a size that can be chosen", w.image, m.Name), "leave --image out")
+	case m.Image == nil:
+		return nil
+	case w.stated("seq"):
+		return withHint(fmt.Errorf("--seq %d: %s takes images", w.seq, m.Name), "--image 224 sets their size")
+	case w.method != "full":
+		return withHint(fmt.Errorf("--method %s: adapters are for networks of tokens, %s takes images", w.method, m.Name), "leave --method out")
+	case w.stated("checkpointing", "tp", "pp", "vp", "cp", "ep"):
+		return withHint(fmt.Errorf("%s has no layers of one kind: checkpointing and model parallelism are not known for it", m.Name), "leave --checkpointing, --tp, --pp, --vp, --cp and --ep out")
+	}
+	out.Seq = 1
+	out.Image[0], out.Image[1] = m.Image.Size()
+	if w.image == "" {
+		return nil
+	}
+	height, width, two := strings.Cut(strings.ToLower(w.image), "x")
+	if !two {
+		width = height
+	}
+	for i, text := range []string{height, width} {
+		n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
+		if err != nil || n < 1 || n > 1<<16 {
+			return withHint(fmt.Errorf("--image %q: not a size in pixels", w.image), "write it as 224 or 512x1024 (height x width)")
+		}
+		out.Image[i] = n
+	}
+	if _, err := m.Graph(1, out.Image[0], out.Image[1]); err != nil {
+		return withHint(err, "--image with another size")
+	}
+	return nil
 }
 
 // precision sets the number formats.
@@ -341,6 +386,9 @@ func (w *workloadFlags) spread(out *workload.Workload, world, inner int64) error
 			accum = per / micro
 		case accum > 0:
 			micro = per / accum
+		case out.Model.Image != nil: // whose norms may see the whole batch of a GPU
+			micro, accum = per, 1
+			out.Assume("micro_batch", strconv.FormatInt(per, 10), "only the batch of all GPUs was given")
 		default:
 			micro, accum = 1, per
 			out.Assume("micro_batch", "1", "only the batch of all GPUs was given")

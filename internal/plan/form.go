@@ -250,6 +250,9 @@ func (f *form) peak(c *Choice) need {
 	}
 	matmul *= share / tp
 	unit /= tp
+	if s.image != nil { // one unit, of which the matrices are cast
+		matmul, unit = s.matmul, s.params
+	}
 	first, last := s.embed/tp, s.head/tp
 	if s.tied && pp > 1 {
 		last += s.vocab * s.hidden / tp
@@ -389,6 +392,11 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 		}
 	default:
 		x = kept.all * perRank
+	}
+	if s.image != nil {
+		x, peakLayer = s.image.activations(fm.compute)
+		peakLayer -= x
+		buffers += convWorkspace
 	}
 	x *= tokens * inflight
 

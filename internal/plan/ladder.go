@@ -188,7 +188,9 @@ func (p *planner) ladder(to *Choice) []Step {
 	form := func() float64 { return p.space.form.peak(&cur).total }
 	stops := []stop{{peak: form(), time: p.space.time(&cur)}}
 	for _, m := range p.moves() {
+		before := cur.Micro
 		if ch := m(&cur, to); ch.code != "" {
+			ch.loose = ch.loose || p.space.batchNorm() && cur.Micro != before
 			stops = append(stops, stop{ch, form(), p.space.time(&cur)})
 		}
 	}

@@ -67,6 +67,7 @@ func (p *planner) needs() []Need {
 	s := base
 	s.optimizers = []Optimizer{AdamW8bit, Adafactor}
 	found(NeedOptimizer, &s, count)
+	tokens := base.shape.image == nil
 	if base.base.Method == FullTune {
 		s = base
 		s.precisions = []Precision{Pure16}
@@ -78,7 +79,7 @@ func (p *planner) needs() []Need {
 		}
 		s = base
 		s.methods = []Method{LoRA}
-		if !found(NeedPEFT, &s, count) {
+		if tokens && !found(NeedPEFT, &s, count) {
 			p.needQuantised(base, found)
 		}
 	} else if base.base.Method == LoRA {
@@ -87,7 +88,7 @@ func (p *planner) needs() []Need {
 	for _, eighths := range []int{6, 4, 3, 2, 1} {
 		s = base
 		s.seqs = []int{max(1, p.base.Seq*eighths/8)}
-		if found(NeedSequence, &s, count) {
+		if !tokens || found(NeedSequence, &s, count) {
 			break
 		}
 	}

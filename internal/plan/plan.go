@@ -19,6 +19,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"unoom/internal/memory"
 	"unoom/internal/remedy"
@@ -181,14 +182,14 @@ func Make(req *Request) (*Result, error) {
 			}
 		}
 		listed := p.list(more, false)
-		if len(r.Plans) == 0 || len(listed) > 0 && listed[0].Time.Mid < 0.75*r.Plans[0].Time.Mid {
+		if allowed := req.Allow != (Allow{}); len(r.Plans) == 0 || allowed && len(listed) > 0 && listed[0].Time.Mid < 0.75*r.Plans[0].Time.Mid {
 			r.Plans = append(listed[:min(3, len(listed))], r.Plans...)
 		} else {
 			r.Plans = append(r.Plans[:min(3, len(r.Plans))], listed...)
 		}
 		r.Plans = r.Plans[:min(maxPlans, len(r.Plans))]
 	}
-	if len(r.Plans) == 0 && req.Allow.Sequence {
+	if len(r.Plans) == 0 && req.Allow.Sequence && r.Tokens() {
 		r.Plans = p.list(p.shorter(), false)
 	}
 	if len(r.Plans) == 0 {
@@ -224,9 +225,18 @@ func newPlanner(req *Request) (*planner, error) {
 	if len(p.targets) == 0 {
 		p.targets = Targets()
 	}
+	image, net, err := imageOf(w)
+	if err != nil {
+		return nil, err
+	}
+	if image == nil {
+		net = speed.FromModel(w.Model)
+	} else if p.targets = ofImages(p.targets); len(p.targets) == 0 {
+		return nil, &RequestError{"image_target", []any{req.Targets}}
+	}
 	d := h.Device
 	s := &space{
-		shape: newShape(w.Model, w.Adapter.Targets), net: speed.FromModel(w.Model), device: &d, consts: speed.Default(),
+		shape: newShape(w.Model, image, w.Adapter.Targets), net: net, device: &d, consts: speed.Default(),
 		batch: batch, perNode: max(d.PerNode, 1), budget: p.budget, host: float64(h.Host), stacks: stacksOf(p.targets),
 		base: base, methods: []Method{base.Method}, precisions: []Precision{base.Precision}, seqs: []int{base.Seq},
 		offload: !req.NoOffload, slowest: 2,
@@ -250,6 +260,11 @@ func newPlanner(req *Request) (*planner, error) {
 	if base.Attention == EagerAttention {
 		s.attentions = []Attention{SDPAAttention, EagerAttention}
 	}
+	if s.batchNorm() {
+		s.micro = base.Micro
+	}
+	last, _ := w.Option("channels_last")
+	s.channelsLast = strings.EqualFold(last, "true")
 	p.space = s
 	return p, nil
 }
@@ -294,7 +309,11 @@ func (p *planner) loosened() *space {
 			}
 		}
 	}
-	if a.PEFT && s.base.Method == FullTune {
+	if s.micro > 0 { // accumulation under BatchNorm
+		s.micro = 0
+		add()
+	}
+	if a.PEFT && s.shape.image == nil && s.base.Method == FullTune {
 		s.methods = append(slices.Clone(s.methods), LoRA, QLoRA)
 		add()
 	}

@@ -32,7 +32,12 @@ type space struct {
 	seqs       []int
 	offload    bool // host memory may be used
 
-	scratch  [24]int
+	scratch [24]int
+	// micro is the only micro-batch to look at, 0: any. A network that normalises
+	// over the micro-batch computes something else at another.
+	micro        int
+	channelsLast bool
+
 	perOf    int // what divisors are of
 	divisors []int
 	active   []int // the stacks that have the variant being searched
@@ -245,7 +250,7 @@ func (s *space) offloads(c Choice, yield func(Choice)) {
 	if !s.offload {
 		return
 	}
-	if !alone {
+	if !alone && s.shape.layers > 0 {
 		try(false, false, true)
 	}
 	if c.Method == FullTune {
@@ -320,6 +325,9 @@ func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 		return
 	}
 	try(RecomputeNone, 0)
+	if per == 0 { // no layers to recompute
+		return
+	}
 	try(RecomputeSelective, per)
 	if !s.partial(&c, per) {
 		try(RecomputeFull, per)
@@ -362,7 +370,7 @@ func (s *space) check(c *Choice) string {
 		return "tensor_kv_heads"
 	case c.Tensor > 1 && !divides(sh.inner, c.Tensor):
 		return "tensor_inner"
-	case c.Pipeline > sh.layers, c.Pipeline > 1 && sh.layers%c.Pipeline != 0 && (sh.layers+2)%c.Pipeline != 0:
+	case c.Pipeline > 1 && (c.Pipeline > sh.layers || sh.layers%c.Pipeline != 0 && (sh.layers+2)%c.Pipeline != 0):
 		return "pipeline_layers"
 	case c.Pipeline > 1 && c.Accumulation < c.Pipeline:
 		return "pipeline_micros"
@@ -408,6 +416,9 @@ func (s *space) micros(c *Choice) []int {
 	out := s.scratch[:0]
 	for _, m := range s.divisors {
 		accum := per / m
+		if s.micro > 0 && m != s.micro {
+			continue
+		}
 		if c.Pipeline == 1 || accum >= c.Pipeline && (c.Chunks == 1 || accum%c.Pipeline == 0) {
 			out = append(out, m)
 		}
@@ -502,7 +513,7 @@ func (c *Choice) speedSetting(s *space) speed.Setting {
 		MicroBatch: c.Micro, Accumulation: c.Accumulation, Seq: c.Seq, Kernels: c.Kernels,
 		Data: c.Data, Shard: c.Shard, Sharding: c.Sharding, Tensor: c.Tensor, Pipeline: c.Pipeline, Chunks: c.Chunks, Context: c.Context, Expert: c.Expert,
 		OffloadOptimizer: c.OffloadOptimizer, OffloadWeights: c.OffloadWeights, OffloadActivations: c.OffloadActivations,
-		WeightBytes: 2, GradBytes: 4,
+		WeightBytes: 2, GradBytes: 4, ChannelsLast: s.channelsLast,
 	}
 	switch c.Recompute {
 	case RecomputeFull:

@@ -26,7 +26,7 @@ func h100() *speed.Device {
 // newSpace is a space of a model on n accelerators of 80 GiB.
 func newSpace(m *model.Model, n, batch, seq int) *space {
 	s := &space{
-		shape: newShape(m, nil), net: speed.FromModel(m), device: h100(), consts: speed.Default(),
+		shape: newShape(m, nil, nil), net: speed.FromModel(m), device: h100(), consts: speed.Default(),
 		batch: batch, perNode: 8, budget: 78 * (1 << 30), stacks: stacksOf(Targets()), offload: true, slowest: 2,
 		methods: []Method{FullTune}, precisions: []Precision{Mixed16}, optimizers: []Optimizer{AdamW, AdamWFused},
 		losses: []Loss{PlainLoss, ChunkedLoss, FusedLoss}, attentions: []Attention{SDPAAttention}, seqs: []int{seq},

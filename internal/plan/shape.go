@@ -16,7 +16,8 @@ type shape struct {
 	head   float64 // parameters after the last one that are not tied to embed
 	tied   bool
 	params float64
-	matmul float64 // parameters of dense matrices (what autocast copies, what NF4 packs)
+	image  *imageShape // of a network without layers
+	matmul float64     // parameters of dense matrices (what autocast copies, what NF4 packs)
 
 	// Constraints on parallelism: a degree must divide these.
 	heads, kvHeads, inner, experts int64
@@ -47,10 +48,10 @@ type run struct {
 	linearSum             float64 // sum over them of input and output width: parameters of rank-1 adapters
 }
 
-// newShape prepares a network of which adapters stand beside the matrices that
+// newShape prepares a network, an image network with what imageOf says of it, of which adapters stand beside the matrices that
 // are named; none named: beside all.
-func newShape(m *model.Model, targets []string) *shape {
-	s := &shape{hidden: float64(m.Hidden), vocab: float64(m.Vocab), params: float64(m.Params()), tied: m.TiedHead, layers: m.Layers(), maxSeq: m.MaxSeq}
+func newShape(m *model.Model, image *imageShape, targets []string) *shape {
+	s := &shape{image: image, hidden: float64(m.Hidden), vocab: float64(m.Vocab), params: float64(m.Params()), tied: m.TiedHead, layers: m.Layers(), maxSeq: m.MaxSeq}
 	if m.HeadKind != model.HeadLM && m.HeadKind != model.HeadMaskedLM {
 		s.vocab = 0
 	}
@@ -59,6 +60,13 @@ func newShape(m *model.Model, targets []string) *shape {
 	}
 	for i := range m.Head {
 		s.head += float64(m.Head[i].Count())
+	}
+	if image != nil {
+		for i := range m.Embed {
+			if k := m.Embed[i].Kind; k == model.Linear || k == model.Convolution {
+				s.matmul += float64(m.Embed[i].Count())
+			}
+		}
 	}
 	for _, st := range m.Stacks {
 		for i := 0; i < len(st.Layers); {

@@ -90,6 +90,17 @@ func (t Target) abilities() ability {
 	return ability{}
 }
 
+// ofImages are the targets that train image networks.
+func ofImages(targets []Target) []Target {
+	var out []Target
+	for _, t := range targets {
+		if t == HF || t == DeepSpeed {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
 // A stack is a target with what it can do.
 type stack struct {
 	target Target

@@ -4,14 +4,14 @@ import (
 	"math"
 
 	"unoom/internal/units"
-	"unoom/internal/workload"
 )
 
 // Why has the numbers behind a plan: what people ask about the six remedies,
 // answered for this run.
 type Why struct {
 	// Fixed is what the card holds whatever the batch; Sample and Token what one
-	// more sample, or token of a sample, in a micro-batch adds at the peak.
+	// more sample, or token of a sample, in a micro-batch adds at the peak. An
+	// image has no tokens.
 	Fixed, Sample, Token units.Bytes
 	// Micro is the plan's micro-batch, Other half of it, or twice where it is
 	// one; MicroTime and OtherTime are the times of a sample at each.
@@ -24,7 +24,8 @@ type Why struct {
 	Padded       bool
 	BatchNorm    bool
 	MultiRank    bool
-	// Recompute is what recomputing every layer saves and costs here.
+	// Recompute is what recomputing every layer saves and costs here; an image
+	// network has no layers that a framework would recompute.
 	RecomputeSaves    units.Bytes
 	RecomputeSlowdown float64
 	// Rate is the advice where the effective batch changes.
@@ -55,7 +56,9 @@ func (r *Result) Explain() Why {
 	// may jump by a segment of the allocator.
 	a, b := p.space.form.peak(&c), p.space.form.peak(&more)
 	w.Sample = units.Bytes((b.total - a.total) / float64(c.Micro))
-	w.Token = w.Sample / units.Bytes(max(c.Seq, 1))
+	if p.space.shape.image == nil {
+		w.Token = w.Sample / units.Bytes(max(c.Seq, 1))
+	}
 	w.Fixed = units.Bytes(a.static + a.outside)
 	per := func(c *Choice) float64 { return p.space.time(c) / float64(c.Batch()) }
 	w.MicroTime = per(&c)
@@ -78,12 +81,6 @@ func (r *Result) Explain() Why {
 		ratio := float64(r.Batch) / float64(old)
 		w.Rate = &Rate{OldBatch: old, NewBatch: r.Batch, Linear: ratio, Sqrt: math.Sqrt(ratio), Adaptive: c.Optimizer != SGD && c.Optimizer != Momentum}
 	}
-	w.BatchNorm = hasBatchNorm(p.req.Workload)
+	w.BatchNorm = p.space.batchNorm()
 	return w
-}
-
-// hasBatchNorm reports whether the model normalises over the batch: networks of
-// images do, unless their norms are the transformer's.
-func hasBatchNorm(w *workload.Workload) bool {
-	return w.Model.Family == "vision" && len(w.Model.Stacks) == 0
 }

@@ -86,6 +86,20 @@ func (m *machine) product(rows, in, out, copies float64, t Compute) float64 {
 	if rows <= 0 || in <= 0 || out <= 0 || copies <= 0 {
 		return 0
 	}
+	use := m.use(rows, in, out, copies)
+	flops := 2 * rows * in * out * copies
+	compute := flops / (m.peak(t) * use)
+	width := 2.0
+	if t == FP32 {
+		width = 4
+	}
+	traffic := width * copies * (rows*in + in*out + rows*out) / m.bandwidth
+	return max(compute, traffic)
+}
+
+// use is the share of the sustained rate that a matrix product of a size
+// reaches.
+func (m *machine) use(rows, in, out, copies float64) float64 {
 	// A kernel covers the output with tiles; the last, partly filled wave of
 	// tiles over the multiprocessors is lost, and so is the filling of the
 	// pipeline along the inner dimension. Both matter only to small products.
@@ -95,14 +109,7 @@ func (m *machine) product(rows, in, out, copies float64, t Compute) float64 {
 	if rows < 128 {
 		use *= max(rows, 16) / 128
 	}
-	flops := 2 * rows * in * out * copies
-	compute := flops / (m.peak(t) * use)
-	width := 2.0
-	if t == FP32 {
-		width = 4
-	}
-	traffic := width * copies * (rows*in + in*out + rows*out) / m.bandwidth
-	return max(compute, traffic)
+	return use
 }
 
 // forward is the forward pass of one layer over n tokens of a rank, in

@@ -47,16 +47,15 @@ type Net struct {
 	Params int64
 	Embed  int64 // parameters outside of the blocks
 	Layers int
-	// SampleFLOPs and SampleBytes describe a network that is only a graph
-	// (vision): multiply-adds counted as two, and the bytes its maps occupy, for
-	// one sample, forward. The sequence length is then 1.
-	SampleFLOPs, SampleBytes float64
-	SampleKernels            float64
+	// Products, Moved and Kernels describe an image network, which has no layers
+	// of one kind: its matrix products, the elements that its other operations
+	// read and write, and how many operations it has, for one sample, forward.
+	Products       []Product
+	Moved, Kernels float64
 }
 
-// FromModel returns the work of a model that has stacks of layers. A network
-// that is only a graph of operations has no blocks; its caller fills the Sample
-// fields.
+// FromModel returns the work of a model that has stacks of layers; FromGraph is
+// for image networks.
 func FromModel(m *model.Model) *Net {
 	n := &Net{Hidden: m.Hidden, Params: m.Params(), Layers: m.Layers()}
 	if m.HeadKind == model.HeadLM || m.HeadKind == model.HeadMaskedLM {
@@ -137,7 +136,10 @@ func inner(ffn int64, gated bool) int64 {
 // sequence of s tokens, a multiply-add counted as two, attention over the
 // causal half only where the layer is causal.
 func (n *Net) ForwardFLOPs(s int64) float64 {
-	f := n.SampleFLOPs
+	var f float64
+	for i := range n.Products {
+		f += n.Products[i].flops()
+	}
 	for i := range n.Blocks {
 		b := &n.Blocks[i]
 		f += float64(b.Count) * float64(s) * (b.denseFLOPs() + b.scoreFLOPs(s))

@@ -47,6 +47,9 @@ type Setting struct {
 
 	Compute Compute
 	Kernels Kernels
+	// ChannelsLast says that an image network keeps its maps in the order that
+	// tensor cores want.
+	ChannelsLast bool
 	// WeightBytes is the size of a weight as it is stored and sent when it is
 	// gathered (0.5 for 4-bit, 1 where FP8 is gathered), GradBytes that of a
 	// gradient as it is reduced.

@@ -52,10 +52,10 @@ func (c *Constants) Estimate(net *Net, d *Device, setting *Setting) Step {
 		// the projections.
 		cheap.add(micro{f.matrix / 2, 0, f.memory, f.host * 0.7}, count*st.Selective)
 	}
-	if net.SampleFLOPs > 0 {
+	if len(net.Products) > 0 {
 		f := m.sample(net, float64(st.MicroBatch), &st)
 		fwd.add(f, 1/p)
-		back.add(micro{2 * f.matrix, 0, 2 * f.memory, 2 * f.host}, 1/p)
+		back.add(micro{2 * f.matrix, 0, c.PointwiseBackward * f.memory, c.LaunchBackward * f.host}, 1/p)
 		again.add(f, st.Full/p)
 	}
 	h := m.head(net, n, &st)
@@ -102,18 +102,9 @@ func (c *Constants) Estimate(net *Net, d *Device, setting *Setting) Step {
 	loop := c.StepHost * c.kernels(st.Kernels) * c.Launch
 	r.Launch += loop
 	r.Mid = micros*one + once + r.Bubble + r.Optimizer + loop
-	spread := c.spread(d, &st)
+	spread := c.spread(net, d, &st)
 	r.Low, r.High = r.Mid/spread, r.Mid*spread
 	return r
-}
-
-// sample is the forward pass of a network that is only a graph.
-func (m *machine) sample(net *Net, n float64, st *Setting) micro {
-	return micro{
-		matrix: n * net.SampleFLOPs / (m.peak(st.Compute) * m.c.Convolution),
-		memory: n * net.SampleBytes * m.c.pointwise(st.Kernels) / m.bandwidth,
-		host:   net.SampleKernels * m.c.Launch,
-	}
 }
 
 // tensor is the time of the all-reduces of tensor parallelism (or the gathers

@@ -38,17 +38,12 @@ func ReadTable(throughput, models, gpus io.Reader) ([]Row, error) {
 	}); err != nil {
 		return nil, err
 	}
-	devices := map[string]*Device{}
-	if err := records("gpus", gpus, func(_ int, f *fields) {
-		devices[f.text("name")] = &Device{
-			Arch: Arch(f.text("arch")), BF16: f.num("bf16"), FP16: f.num("fp16"), FP8: f.num("fp8"), TF32: f.num("tf32"), FP32: f.num("fp32"),
-			Bandwidth: f.num("bandwidth"), SMs: int(f.num("sms")), Link: f.num("link"), PCIe: f.num("pcie"), NIC: f.num("nic"), Power: f.num("power"),
-		}
-	}); err != nil {
+	devices, err := readDevices(gpus)
+	if err != nil {
 		return nil, err
 	}
 	var rows []Row
-	err := records("throughput", throughput, func(line int, f *fields) {
+	err = records("throughput", throughput, func(line int, f *fields) {
 		r := Row{Source: f.text("source"), URL: f.text("url"), Model: f.text("model"), GPU: f.text("gpu"), Line: line, Measured: f.num("tokens_per_second_per_gpu")}
 		r.Net = nets[r.Model]
 		d := devices[r.GPU]
@@ -62,6 +57,49 @@ func ReadTable(throughput, models, gpus io.Reader) ([]Row, error) {
 		r.Setting = rowSetting(f, r.Net)
 		if r.Measured <= 0 || r.Setting.Seq < 1 || r.Setting.World() < 1 || r.Setting.Seq > 1<<30 {
 			f.fail(errors.New("the setting or its throughput is not positive"))
+		}
+		rows = append(rows, r)
+	})
+	return rows, err
+}
+
+func readDevices(gpus io.Reader) (map[string]*Device, error) {
+	devices := map[string]*Device{}
+	err := records("gpus", gpus, func(_ int, f *fields) {
+		devices[f.text("name")] = &Device{
+			Arch: Arch(f.text("arch")), BF16: f.num("bf16"), FP16: f.num("fp16"), FP8: f.num("fp8"), TF32: f.num("tf32"), FP32: f.num("fp32"),
+			Bandwidth: f.num("bandwidth"), SMs: int(f.num("sms")), Link: f.num("link"), PCIe: f.num("pcie"), NIC: f.num("nic"), Power: f.num("power"),
+		}
+	})
+	return devices, err
+}
+
+// ReadImages reads a table of published throughput of image networks, in samples
+// each second, and the accelerators it names. The caller knows the networks.
+func ReadImages(table, gpus io.Reader, net func(model string, size int) (*Net, error)) ([]Row, error) {
+	devices, err := readDevices(gpus)
+	if err != nil {
+		return nil, err
+	}
+	var rows []Row
+	err = records("images", table, func(line int, f *fields) {
+		r := Row{Source: f.text("source"), URL: f.text("url"), Model: f.text("model"), GPU: f.text("gpu"), Line: line, Measured: f.num("samples_per_second_per_gpu")}
+		r.Device = devices[r.GPU]
+		n, err := net(r.Model, int(f.int("image")))
+		if err == nil && r.Device == nil {
+			err = fmt.Errorf("no accelerator %q", r.GPU)
+		}
+		if err != nil {
+			f.fail(err)
+			return
+		}
+		r.Net = n
+		r.Setting = Setting{
+			MicroBatch: int(f.int("micro")), Data: int(f.int("gpus")), Compute: Compute(f.text("dtype")), Kernels: Eager, Sharding: DDP,
+			StepBytes: 20, ChannelsLast: f.text("layout") == "nhwc", // SGD with momentum
+		}
+		if r.Measured <= 0 {
+			f.fail(errors.New("the throughput is not positive"))
 		}
 		rows = append(rows, r)
 	})
