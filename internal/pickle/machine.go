@@ -26,7 +26,7 @@ const maxMarks = 10_000
 
 // maxText is the longest text or integer that is read. No name or path comes
 // near it.
-const maxText = 64 << 20
+const maxText = 4 << 20
 
 // maxKeys is how many texts are known as possible keys: keys come early.
 const maxKeys = 1 << 12

@@ -115,7 +115,7 @@ func NewHeap() *Heap {
 // baseBudget and budgetPerByte bound what is held: a snapshot needs less than
 // its own size, and a small hostile file gets nowhere near 100 MB.
 const (
-	baseBudget    = 24 << 20
+	baseBudget    = 12 << 20
 	budgetPerByte = 3
 )
 

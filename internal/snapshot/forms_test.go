@@ -379,9 +379,12 @@ func TestWhatLooksLikeASnapshot(t *testing.T) {
 		"[rank0]: torch.OutOfMemoryError: CUDA out of memory.": false,
 		`{"level": "error", "msg": "CUDA out of memory"}`:      false,
 		`[{"device": 0, "segment_type": "small"}]`:             true,
-		"<html>oops</html>": false,
-		"":                  false,
-		"\x80\x04cos\n":     true,
+		"<html>oops</html>":        false,
+		"":                         false,
+		"\x80\x04cos\n":            true,
+		"cos\nsystem\n(S'id'\ntR.": true,
+		"(dp0\nS'a'\n":             true,
+		"checkpoint\nloaded\n\n":   false,
 	} {
 		if got := snapshot.Looks([]byte(text)); got != want {
 			t.Errorf("Looks(%q) = %v", text, got)

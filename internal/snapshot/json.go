@@ -27,7 +27,7 @@ type jsonReader struct {
 // Limits against hostile files.
 const (
 	maxJSONDepth = 200
-	maxJSONText  = 64 << 20
+	maxJSONText  = 4 << 20
 	maxJSONBlank = 1 << 20
 	jsonBatch    = 1000 // items handed to the builder at once, as Python's pickler does
 )

@@ -104,6 +104,8 @@ func looks(head []byte, depth int) bool {
 		inner := make([]byte, 4096)
 		n, _ := io.ReadFull(z, inner)
 		return looks(inner[:n], depth+1)
+	case textPickle(head):
+		return true
 	}
 	text := bytes.TrimLeft(bytes.TrimPrefix(head, bom), " \t\r\n")
 	switch {
@@ -117,6 +119,29 @@ func looks(head []byte, depth int) bool {
 		}
 	}
 	return false
+}
+
+// textPickle reports whether a file begins as pickles of protocol 0 do: with a
+// list or dict and its memo entry, or with the name of something to call.
+func textPickle(head []byte) bool {
+	line, rest, ok := bytes.Cut(head, []byte("\n"))
+	if !ok || len(line) < 3 || len(line) > 80 {
+		return false
+	}
+	if bytes.HasPrefix(line, []byte("(dp")) || bytes.HasPrefix(line, []byte("(lp")) {
+		return len(bytes.Trim(line[3:], "0123456789")) == 0
+	}
+	name, rest, ok := bytes.Cut(rest, []byte("\n"))
+	return ok && line[0] == 'c' && dotted(line[1:]) && dotted(name) && len(rest) > 0 && (rest[0] == '(' || rest[0] == 'p')
+}
+
+func dotted(name []byte) bool {
+	for _, c := range name {
+		if c != '.' && c != '_' && (c < '0' || c > '9') && (c|0x20 < 'a' || c|0x20 > 'z') {
+			return false
+		}
+	}
+	return len(name) > 0
 }
 
 var (
