@@ -31,14 +31,18 @@ type explain struct {
 func (a *app) explainCommand() *cobra.Command {
 	e := &explain{app: a}
 	c := &cobra.Command{
-		Use:   "explain [LOG|FOLDER|CODE|-]...",
+		Use:   "explain [LOG|FOLDER|SNAPSHOT|CODE|-]...",
 		Short: "Say why memory ran out, and what helps here",
 		Long: "explain reads the log of a failed run (a file, a folder with one log for each\n" +
 			"rank, or standard input) and prints what ran out, who held the card, the cause\n" +
-			"with its evidence, and the changes that help here, best first.\n\n" +
+			"with its evidence, and the changes that help here, best first. Of a PyTorch\n" +
+			"memory snapshot it says who holds the memory, what grows from step to step, what\n" +
+			"lies in pieces, and what a setting of the allocator would save; of two snapshots,\n" +
+			"what changed.\n\n" +
 			"With the code of a remedy, or the label of a cause, it prints the page on it.",
 		Example: "  unoom explain examples/oom.log\n" +
 			"  python train.py 2>&1 | unoom explain\n" +
+			"  unoom explain snapshot.pickle\n" +
 			"  unoom explain recompute.checkpointing",
 		ValidArgsFunction: completeExplain,
 		RunE:              func(_ *cobra.Command, args []string) error { return e.run(args) },
