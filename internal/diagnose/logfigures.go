@@ -46,6 +46,7 @@ func figureRules() []logRule {
 			{remedy.PrecisionNotApplied, trace}, {remedy.OptimizerState, 0.4},
 		}, filled},
 		{"fig.filled_small_card", []vote{{remedy.ActivationsNoCheckpointing, 1.3}, {remedy.GPUTooSmall, 1.0}}, filledSmallCard},
+		{"fig.filled_tiny_card", []vote{{remedy.GPUTooSmall, 1.2}}, filledTinyCard},
 		{"fig.filled_large_card", []vote{{remedy.LogitsVocab, weak}, {remedy.TrainStateTooLarge, trace}, {remedy.SequenceTooLong, 1.0}}, filledLargeCard},
 		{"fig.private_pools", []vote{{remedy.CompileOrCUDAGraph, strong}}, privatePools},
 		{"fig.spilled", []vote{{remedy.GPUTooSmall, weak}, {remedy.BatchTooLarge, weak}, {remedy.HostRAMOrCommit, trace}}, spilled},
@@ -210,6 +211,11 @@ func filled(s *signals) (hit, bool) {
 // recipe that needs checkpointing or a bigger card.
 func filledSmallCard(s *signals) (hit, bool) {
 	return s.at(s.capacity), s.memory() && s.torchFull() && s.capacity <= 8*units.GiB+256*units.MiB
+}
+
+// filledTinyCard: with 6 GiB and less the published recipes do not count at all.
+func filledTinyCard(s *signals) (hit, bool) {
+	return s.at(s.capacity), s.memory() && s.torchFull() && s.capacity <= 6*units.GiB+256*units.MiB
 }
 
 // filledLargeCard: cards of 70 GiB and more train language models.

@@ -102,6 +102,8 @@ func better(later, chosen oomlog.Failure) bool {
 	switch {
 	case !chosen.Class.IsOOM() && !fatal(chosen) && later.Class.IsOOM() && later.Certain && fatal(later):
 		return true // a warning about the driver, a NaN, a full disk of the logger
+	case chosen.Class == oomlog.ClassVRAM && !chosen.Certain && later.Class == oomlog.ClassNumerical && fatal(later):
+		return true // a script that calls every RuntimeError an OOM
 	case chosen.Class == oomlog.ClassHostKilled && later.Class == oomlog.ClassHost:
 		return true
 	case chosen.Class == oomlog.ClassVRAM && later.Class == oomlog.ClassVRAM && !chosen.Figures.Capacity.Known && !chosen.Figures.Tried.Known && later.Figures.Capacity.Known && chosen.Rank == later.Rank:
@@ -275,14 +277,39 @@ func (s *signals) words() {
 	}
 }
 
+// sharedBoards are capacities that only boards with one memory for CPU and GPU
+// report: the installed memory less what the firmware keeps. No discrete NVIDIA
+// card has them. Source: totals in public messages and specifications of these
+// boards (GB10: 128 GB; AGX Orin: 64 and 32 GB; Orin Nano: 8 GB).
+var sharedBoards = [...]struct {
+	low, high float64 // GiB
+	platform  string
+}{
+	{118.5, 123.5, "gb10"},
+	{60.9, 62.9, "jetson"},
+	{29.4, 30.9, "jetson"},
+	{7.30, 7.48, "jetson"},
+}
+
 // boards recognises boards whose GPU shares the host's memory.
 func (s *signals) boards() {
-	if s.platform == "" && s.fail != nil && s.fail.Device == "HIP" && s.hasCapacity {
+	if s.platform != "" || s.fail == nil || !s.hasCapacity {
+		return
+	}
+	gib := s.capacity.GiB()
+	switch s.fail.Device {
+	case "HIP":
 		// Discrete AMD cards report their size less a few MiB (15.98, 19.98,
 		// 23.98, 255.98 GiB); an APU reports half of the host's memory or the
 		// part that the firmware carved out.
-		if gib := s.capacity.GiB(); gib-float64(int(gib)) < 0.9 && gib-float64(int(gib)) > 0.05 {
+		if part := gib - float64(int(gib)); part < 0.9 && part > 0.05 {
 			s.platform = "apu"
+		}
+	case "CUDA":
+		for _, b := range sharedBoards {
+			if gib >= b.low && gib <= b.high {
+				s.platform = b.platform
+			}
 		}
 	}
 }

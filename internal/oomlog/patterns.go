@@ -252,8 +252,11 @@ func table() []pattern {
 		{id: "squeezed.out_of_memory", class: ClassVRAM, anchors: []string{"memory. tried", "of memory. tried"}, on: onSqueezed, expr: `outofmemory\.?triedtoallocate`, figures: torchFigures},
 
 		// Numerical failures that a script may call OOM.
-		{id: "numerical", class: ClassNumerical, anchors: []string{"loss is nan", "nan or inf", "minimum loss scale reached", "not positive-definite", "returned nan values", "failed to converge", "did not converge", "loss is probably exploding", "input matrix is singular", "nan detected", "contains nan"}, on: onLine,
-			expr: `loss is nan|minimum loss scale|not positive-definite|returned nan values|(?:failed to|did not) converge|probably exploding|matrix is singular|(?:error|exception|stopp|abort|found|detected).{0,80}nan|nan.{0,80}(?:error|stopp|abort|detected)`},
+		{id: "numerical", class: ClassNumerical, anchors: []string{
+			"loss is nan", "loss is inf", "nan loss", "nan or inf", "inf or nan", "minimum loss scale reached", "not positive-definite", "not positive definite", "returned nan values", "failed to converge", "did not converge",
+			"loss is probably exploding", "matrix is singular", "singular matrix", "nan detected", "contains nan", "probability tensor contains", "ill-conditioned", "linalgerror", "infs or nans",
+		}, on: onLine,
+			expr: `loss is (?:nan|inf)|minimum loss scale|not positive.definite|returned nan values|(?:failed to|did not) converge|probably exploding|matrix is singular|singular matrix|probability tensor contains|ill-conditioned|linalgerror|(?:error|exception|stopp|abort|found|detected|must not contain).{0,80}(?:nan|infs)|nan.{0,80}(?:error|stopp|abort|detected)`},
 
 		// Killed, and consequences of an error elsewhere.
 		{id: "worker.killed", class: ClassHostKilled, anchors: []string{"killed by signal: killed"}, on: onLine},
