@@ -80,9 +80,7 @@ func (c Catalogue) Find(name string) (*Entry, error) {
 	}
 	unknown := &UnknownModelError{Name: name}
 	key := plain(name)
-	var names []string
 	for i := range c {
-		names = append(names, c[i].Name)
 		if len(key) > 2 && strings.HasPrefix(plain(c[i].Name), key) {
 			unknown.Several = append(unknown.Several, c[i].Name)
 		}
@@ -91,7 +89,7 @@ func (c Catalogue) Find(name string) (*Entry, error) {
 		return c.Find(unknown.Several[0])
 	}
 	if len(unknown.Several) == 0 {
-		unknown.Nearest = Nearest(name, names, 4)
+		unknown.Nearest = c.nearest(key, 4)
 	}
 	return nil, unknown
 }
@@ -135,6 +133,33 @@ func keys(name string) []string {
 				out = append(out, key)
 			}
 		}
+	}
+	return out
+}
+
+// nearest returns up to n models of which a name is spelled most like key.
+func (c Catalogue) nearest(key string, n int) []string {
+	if len(key) > 64 {
+		key = key[:64]
+	}
+	type scored struct {
+		name string
+		d    int
+	}
+	var found []scored
+	for i := range c {
+		best := distance(key, plain(c[i].Name))
+		for _, a := range c[i].Aliases {
+			best = min(best, distance(key, plain(a)))
+		}
+		if best <= max(1, len(key)/3) {
+			found = append(found, scored{c[i].Name, best})
+		}
+	}
+	slices.SortStableFunc(found, func(a, b scored) int { return a.d - b.d })
+	var out []string
+	for _, f := range found[:min(n, len(found))] {
+		out = append(out, f.name)
 	}
 	return out
 }
