@@ -6,18 +6,22 @@ export CGO_ENABLED = 0
 # Public data with known answers, for the scores; absent on a plain checkout.
 CORPUS ?= ../shared/corpus
 
-.PHONY: build test venv vet score bench race fuzz
+.PHONY: build test venv chromium vet score bench race fuzz
 
 build:
 	$(GO) build -trimpath -ldflags="-s -w -buildid=" -o unoom ./cmd/unoom
 
-test: vet venv
+test: vet venv chromium
 	$(GO) test ./...
 
 # The Python environment of the tests on real PyTorch; once made, this takes no
 # time. Where the packages cannot be had, those tests skip and say so.
 venv:
 	@scripts/test-venv.sh
+
+# The browser of the tests of the HTML report; where it cannot be had, they skip.
+chromium:
+	@scripts/test-chromium.sh
 
 vet:
 	@test -z "$$(gofmt -l cmd internal catalog tools 2>/dev/null)" || { gofmt -l cmd internal catalog tools; exit 1; }

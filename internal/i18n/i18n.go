@@ -106,6 +106,18 @@ func (c *Catalogue) Lang() Lang { return c.lang }
 // Has reports whether the catalogue has a message with this id.
 func (c *Catalogue) Has(id string) bool { _, ok := c.texts[id]; return ok }
 
+// Under returns the messages whose ids begin with prefix, by the rest of their
+// ids, for a page that fills in the arguments itself.
+func (c *Catalogue) Under(prefix string) map[string]string {
+	out := map[string]string{}
+	for id, text := range c.texts {
+		if rest, ok := strings.CutPrefix(id, prefix); ok {
+			out[rest] = text
+		}
+	}
+	return out
+}
+
 // Text returns the message with its arguments filled in. An unknown id is
 // returned as it is, so that a gap is seen, not hidden.
 func (c *Catalogue) Text(id string, args ...any) string {
