@@ -22,4 +22,6 @@ func (c *cachingAllocator) malloc(bytes int64, stream uint32) (int32, int64) {
 	return int32(b), c.a.Size(b)
 }
 
-func (c *cachingAllocator) free(handle int32) { c.a.Free(alloc.Block(handle)) }
+func (c *cachingAllocator) free(handle int32) {
+	c.a.Free(alloc.Block(handle))
+}

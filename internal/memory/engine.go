@@ -132,7 +132,11 @@ type played struct {
 
 // play runs a workload in one choice of its variants.
 func play(w *workload.Workload, lib library) (*played, error) {
-	a := alloc.New(alloc.Config{})
+	conf, err := allocatorOf(w, lib)
+	if err != nil {
+		return nil, err
+	}
+	a := alloc.New(conf)
 	x := &machine{dev: &cachingAllocator{a: a}, training: true}
 	x.item = x.items.id("", "other")
 	x.begin(Load, "load", 0)
@@ -148,6 +152,27 @@ func play(w *workload.Workload, lib library) (*played, error) {
 		}
 	}
 	return out, nil
+}
+
+// allocatorOf is the allocator of the workload's torch, with its settings.
+func allocatorOf(w *workload.Workload, lib library) (alloc.Config, error) {
+	c := alloc.Config{Torch: alloc.Latest()}
+	if v, err := alloc.ParseVersion(w.Version("torch")); err == nil {
+		c.Torch = v
+	}
+	text := w.AllocConf
+	if text == "" {
+		text = lib.allocConf
+	}
+	if text == "" {
+		return c, nil
+	}
+	s, err := alloc.ParseConf(text, c.Torch, alloc.Defaults())
+	if err != nil {
+		return c, err
+	}
+	c.Settings = s
+	return c, nil
 }
 
 // run plays two iterations in the way of the workload's framework: the second
@@ -178,6 +203,13 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 		}
 		m.train(2)
 		return m.ends, nil
+	case workload.Torchtitan:
+		t, err := prepareTitan(x, w, lib)
+		if err != nil {
+			return nil, err
+		}
+		t.train(2)
+		return t.ends, nil
 	}
 	return nil, &NotModelled{"the framework " + string(w.Framework)}
 }

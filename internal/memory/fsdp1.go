@@ -254,7 +254,7 @@ func (s *fsdp1) holdInput(leaf int, in tensor, grad int32) {
 // emptyStorage makes a storage object without memory.
 func (x *machine) emptyStorage(bytes int64, name string) int32 {
 	id := int32(len(x.sts))
-	x.sts = append(x.sts, storage{bytes: bytes, refs: 1, handle: noStorage, item: x.items.id(Buffers, name)})
+	x.sts = append(x.sts, storage{bytes: bytes, refs: 1, handle: noStorage, empty: true, item: x.items.id(Buffers, name)})
 	return id
 }
 
@@ -262,7 +262,7 @@ func (x *machine) emptyStorage(bytes int64, name string) int32 {
 func (x *machine) fill(st int32) {
 	s := &x.sts[st]
 	h, block := x.dev.malloc(s.bytes, x.stream)
-	s.handle, s.block = h, block
+	s.handle, s.block, s.empty = h, block, false
 	x.log = append(x.log, st+1)
 	x.grow(block)
 }
@@ -273,7 +273,7 @@ func (x *machine) vacate(st int32) {
 	x.dev.free(s.handle)
 	x.log = append(x.log, -(st + 1))
 	x.cur -= s.block
-	s.handle, s.block = noStorage, 0
+	s.handle, s.empty = noStorage, true
 }
 
 // flatLoader puts parameters into units: one for each layer, and the root.

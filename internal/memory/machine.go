@@ -51,6 +51,7 @@ type storage struct {
 	handle int32
 	item   itemID
 	marks  uint8
+	empty  bool // an object whose memory is away
 }
 
 // tensor is a value of the program: a view of a storage, with what autograd
@@ -169,8 +170,8 @@ func (x *machine) release(st int32) {
 	if s.refs < 0 {
 		panic("memory: a storage was released twice")
 	}
-	if s.block == 0 {
-		return // an object whose memory was taken away
+	if s.empty {
+		return
 	}
 	x.dev.free(s.handle)
 	x.log = append(x.log, -(st + 1))

@@ -18,6 +18,27 @@ func (x *machine) crossEntropy(logits, labels tensor, rows, vocab int64) tensor 
 	return loss
 }
 
+// chunkedCrossEntropy is cross_entropy on pieces of the logits, each cast to
+// float32 when its turn comes; their gradients are joined at the end.
+func (x *machine) chunkedCrossEntropy(logits, labels tensor, rows, vocab, chunks int64) tensor {
+	each := ceilDiv(rows, chunks)
+	var sizes []int64
+	for left := rows; left > 0; left -= each {
+		sizes = append(sizes, min(each, left)*vocab)
+	}
+	parts := x.split(logits, sizes...)
+	total := x.tensor(1, f32)
+	for _, part := range parts {
+		up := x.cast(part, f32)
+		l := x.crossEntropy(up, labels, part.n/vocab, vocab)
+		x.drop(up, part)
+		sum := x.add(total, l)
+		x.drop(total, l)
+		total = sum
+	}
+	return total
+}
+
 // crossEntropyInPlace is unsloth's kernel: the logits are saved and backward
 // writes their gradient into them.
 // Source: unsloth kernels/cross_entropy_loss.py.

@@ -35,6 +35,15 @@ type library struct {
 	// stay so.
 	kbitNormsOnly bool
 	adam          optimizerImpl
+	// groupedEnds: the embedding, and the head with the last norm, are FSDP2
+	// groups of their own; else they belong to the root.
+	groupedEnds bool
+	// keepLogits: the training loop refers to the logits during backward.
+	keepLogits bool
+	// floatInModel: the model returns float32 logits (else the loss casts them).
+	floatInModel bool
+	// allocConf is PYTORCH_CUDA_ALLOC_CONF as the launcher sets it.
+	allocConf string
 }
 
 type normStyle uint8

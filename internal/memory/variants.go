@@ -72,7 +72,16 @@ func (v *Variant) holds(w *workload.Workload) (yes, known bool) {
 	if version == "" {
 		return false, false
 	}
+	if v.Library == "date" && (vague(version, v.From) || vague(version, v.Before)) {
+		return true, false
+	}
 	return (v.From == "" || !before(version, v.From)) && (v.Before == "" || before(version, v.Before)), true
+}
+
+// vague reports whether a date is a year alone that leaves open on which side
+// of a month it is.
+func vague(date, month string) bool {
+	return len(date) == 4 && strings.HasPrefix(month, date)
 }
 
 // before reports whether version a is earlier than b, comparing as many numbers
@@ -93,7 +102,7 @@ func before(a, b string) bool {
 
 func numbers(version string) []int {
 	var out []int
-	for _, f := range strings.Split(version, ".") {
+	for _, f := range strings.FieldsFunc(version, func(r rune) bool { return r == '.' || r == '-' }) {
 		end := strings.IndexFunc(f, func(r rune) bool { return r < '0' || r > '9' })
 		if end < 0 {
 			end = len(f)
@@ -220,6 +229,14 @@ func (l *library) set(key, value string) error {
 		return flag(&l.autocast)
 	case "lora_dropout":
 		return flag(&l.loraDropout)
+	case "alloc_conf":
+		l.allocConf = value
+	case "keep_logits":
+		return flag(&l.keepLogits)
+	case "float_in_model":
+		return flag(&l.floatInModel)
+	case "grouped_ends":
+		return flag(&l.groupedEnds)
 	case "nf4":
 		l.nf4Double = value == "double"
 	case "kbit":

@@ -96,11 +96,46 @@ func (w *Workload) readFramework(name, version string) {
 		}
 		w.Versions[lib] = m[2]
 	}
-	if d := regexp.MustCompile(`\b(20\d\d)-(\d\d)`).FindString(version); d != "" {
-		w.Versions["date"] = d
-	} else if y := regexp.MustCompile(`\b(20[12]\d)\b`).FindString(version); y != "" {
-		w.Versions["date"] = y
+	w.readDate(version)
+}
+
+var datePattern = regexp.MustCompile(`\b(?:dev)?(20[12]\d)(?:-(0\d|1[012])\b|(0\d|1[012])\d\d\b|\b)`)
+
+// readDate notes the month or the year of the code, and the torch version that
+// nightly builds had then.
+func (w *Workload) readDate(version string) {
+	m := datePattern.FindStringSubmatch(version)
+	if m == nil {
+		return
 	}
+	w.Versions["date"] = m[1]
+	month := m[2] + m[3]
+	if month != "" {
+		w.Versions["date"] += "-" + month
+	}
+	if strings.Contains(version, "nightly") && w.Versions["torch"] == "" {
+		w.Versions["torch"] = nightly(w.Versions["date"])
+	}
+}
+
+// branchCuts are the months in which torch's release branches were cut; from
+// the next month on, nightly builds carry the version after it.
+// Source: pytorch RELEASE.md, Release Cadence.
+var branchCuts = [...]struct{ month, next string }{
+	{"2023-12", "2.3"}, {"2024-03", "2.4"}, {"2024-06", "2.5"}, {"2024-09", "2.6"}, {"2024-12", "2.7"},
+	{"2025-03", "2.8"}, {"2025-06", "2.9"}, {"2025-08", "2.10"}, {"2025-12", "2.11"},
+}
+
+// nightly returns the version of nightly builds in a month; of a year alone,
+// the first.
+func nightly(date string) string {
+	v := ""
+	for _, c := range branchCuts {
+		if date > c.month {
+			v = c.next
+		}
+	}
+	return v
 }
 
 // readOther reads the free column: options of a launcher (name or name=value,
