@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -62,6 +63,9 @@ type session struct {
 	forward  *forwarder
 	past     []Past
 	can      Abilities
+	started  time.Time
+	// outputDirs are where the frameworks of the command save.
+	outputDirs []string
 }
 
 // Run runs the command and returns the exit status of unoom.
@@ -109,6 +113,7 @@ func (o Options) world() int {
 // open makes the run's folder with its ledger and the shim.
 func (s *session) open() error {
 	now := time.Now()
+	s.started = now.Add(-time.Second) // file systems keep times more coarsely
 	s.id = ledger.NewID(now)
 	host, _ := os.Hostname()
 	dir, _ := os.Getwd()
@@ -466,8 +471,15 @@ func (s *session) learn(processes []*Process) {
 		if s.can.Checkpointing == "" {
 			s.can.Checkpointing = "shim"
 		}
-		if f := p.Framework; f != nil && f.MicroBatch > 0 && s.can.Batch == "" {
+		f := p.Framework
+		if f == nil {
+			continue
+		}
+		if f.MicroBatch > 0 && s.can.Batch == "" {
 			s.can.Batch = f.Name
+		}
+		if f.OutputDir != "" && !slices.Contains(s.outputDirs, f.OutputDir) {
+			s.outputDirs = append(s.outputDirs, f.OutputDir)
 		}
 	}
 }

@@ -77,13 +77,32 @@ def _spread(torch, sample, rows):
     return back(sample)
 
 
-def _first(torch, tree, have, want):
-    def cut(t):
-        if t.dim() > 0 and t.shape[0] == have:
-            return t[:want].detach().clone()
-        return t
+def _on_host(torch, tree):
+    """A copy that takes no memory of the card, as (device, tensor) pairs."""
+    return _map(torch, tree, lambda t: (_Kept(t.device), t.detach().to("cpu", copy=True)))
 
-    return _map(torch, tree, cut)
+
+class _Kept(str):
+    """Marks a pair made by _on_host."""
+
+    def __new__(cls, device):
+        return super().__new__(cls, str(device))
+
+
+def _first(tree, have, want):
+    """The first rows of what _on_host kept, back on the card."""
+    if isinstance(tree, tuple) and len(tree) == 2 and isinstance(tree[0], _Kept):
+        device, t = tree
+        if t.dim() > 0 and t.shape[0] == have:
+            t = t[:want]
+        return t.to(str(device), copy=True)
+    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
+        return type(tree)(*(_first(x, have, want) for x in tree))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(_first(x, have, want) for x in tree)
+    if isinstance(tree, dict):
+        return {k: _first(x, have, want) for k, x in tree.items()}
+    return tree
 
 
 def autocast_state(torch):
@@ -137,6 +156,29 @@ def _loss(torch, out):
     return total
 
 
+def _drop_graphs(torch):
+    """Frees the activations that variables of the script still hold, such as
+    the loss of a backward that did not come to its end."""
+    for o in gc.get_objects():
+        if issubclass(type(o), torch.Tensor) and o.grad_fn is not None:
+            try:
+                o.detach_()
+            except Exception:
+                pass  # a view
+
+
+def _persistent(torch, module, optimizers):
+    """Weights, buffers, gradients and the optimizer state that is there."""
+    seen = {}
+    for t in list(module.parameters()) + list(module.buffers()):
+        seen[t.data_ptr()] = t.numel() * t.element_size()
+    grads = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
+    for o in optimizers.list:
+        for t in tensors(torch, list(getattr(o, "optimizer", o).state.values())):
+            seen[t.data_ptr()] = t.numel() * t.element_size()
+    return sum(seen.values()) + grads
+
+
 class Optimizers:
     """What the optimizers hold already, and what they will hold in addition."""
 
@@ -188,9 +230,7 @@ class Optimizers:
         try:
             options = {k: v for k, v in group.items() if k in optimizer.defaults}
             trial = type(optimizer)([p], **options)
-            steps = _events._state["step"]
             trial.step()
-            _events._state["step"] = steps
             held = sum(t.numel() * t.element_size() for t in tensors(torch, dict(trial.state[p])) if t.numel() > 1)
             return held / n
         except Exception:
@@ -227,7 +267,7 @@ def run(target, remembered, seconds):
     import sys
 
     torch = sys.modules["torch"]
-    module, batch, library = target
+    module, batch, library = target.pop()  # nobody else may hold the batch
     memory = _memory.current()
     if not memory.known:
         return
@@ -235,14 +275,14 @@ def run(target, remembered, seconds):
     if module is None:
         _events.emit("not_applied", what="calibration", why="the model is sharded over ranks")
         return
+    _events._state["over"] = True  # what follows is no training
     deadline = time.monotonic() + seconds
     full = rows_of(torch, batch) if batch is not None else remembered.get("rows", 0)
     if full <= 0:
         return
-    sample = batch
-    if batch is not None:
-        sample = _first(torch, batch, full, full)  # free of the graph
-    del batch, target
+    with _memory.untracked():
+        sample = None if batch is None else _on_host(torch, batch)  # also free of the graph
+    del batch
     config = _events.config()
     from . import _apply
 
@@ -252,12 +292,14 @@ def run(target, remembered, seconds):
     for o in optimizers.list:
         o.zero_grad(set_to_none=True)
     _release.forget_exceptions()
+    _drop_graphs(torch)
     gc.collect()
     memory.empty_cache()
     trials = []
     result = {"batch_rows": full, "micro_batch": micro, "trials": trials, "step_more": optimizers.step_more()}
     missing = optimizers.missing()
     result["state_more"] = sum(n for _, n in missing)
+    result["persistent"] = _persistent(torch, module, optimizers) + result["state_more"]
     filler = []
     try:
         for p in module.parameters():
@@ -268,14 +310,9 @@ def run(target, remembered, seconds):
                 filler.append(torch.empty(n, dtype=torch.uint8, device=p.device))
     except Exception as e:
         _release.forget_exceptions(e)
-        trainable = sum(p.numel() * p.element_size() for p in module.parameters() if p.requires_grad)
-        module.zero_grad(set_to_none=True)
         filler.clear()
-        gc.collect()
-        result["persistent"] = memory.allocated() + trainable + result["state_more"]
         _events.emit("calibration", **result)
         return
-    result["persistent"] = memory.allocated()
     session = _Session(torch, module, sample, full, memory, remembered, library)
     try:
         best = _search(session, trials, _candidates(full, product, micro), deadline, memory)
@@ -295,11 +332,12 @@ class _Session:
     def __init__(self, torch, module, sample, full, memory, remembered, library):
         self.torch, self.module, self.sample, self.full = torch, module, sample, full
         self.memory, self.remembered, self.library = memory, remembered, library
-        self.buffers = [(b, b.detach().clone()) for b in module.buffers() if b.numel() < 1 << 20]
+        with _memory.untracked():
+            self.buffers = [(b, b.detach().clone()) for b in module.buffers() if b.numel() < 1 << 20]
 
     def batch(self, rows):
         if self.sample is not None:
-            return _first(self.torch, self.sample, self.full, rows)
+            return _first(self.sample, self.full, rows)
         return _spread(self.torch, self.remembered["sample"], rows)
 
     def trial(self, rows, checkpointing):

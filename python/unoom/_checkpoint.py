@@ -43,16 +43,22 @@ def wrap(torch, block):
     norms = [m for m in block.modules() if isinstance(m, torch.nn.modules.batchnorm._NormBase)]
 
     class Recompute:
-        """Leaves the running statistics alone the second time."""
+        """The second time, the running statistics are updated in copies."""
+
+        names = ("running_mean", "running_var", "num_batches_tracked")
 
         def __enter__(self):
-            self.kept = [(m, m.track_running_stats) for m in norms if m.training]
-            for m, _ in self.kept:
-                m.track_running_stats = False
+            self.kept = []
+            for m in norms:
+                for name in self.names:
+                    t = m._buffers.get(name)
+                    if t is not None:
+                        self.kept.append((m, name, t))
+                        m._buffers[name] = t.clone()
 
         def __exit__(self, *exc):
-            for m, track in self.kept:
-                m.track_running_stats = track
+            for m, name, t in self.kept:
+                m._buffers[name] = t
             return False
 
     import contextlib

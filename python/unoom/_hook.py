@@ -110,8 +110,10 @@ class Steps:
 
     def after(self, optimizer, args, kwargs):
         try:
-            n = self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
             state = _events._state
+            if state.get("over"):
+                return
+            n = self.counts[id(optimizer)] = self.counts.get(id(optimizer), 0) + 1
             if n < state["step"]:
                 return  # the second optimizer of a pair
             state["step"] = n

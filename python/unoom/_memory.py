@@ -72,6 +72,21 @@ def current():
     return _None()
 
 
+class untracked:
+    """While it is entered, a rehearsal does not count new tensors: they stand
+    for what would lie in the host's memory."""
+
+    def __enter__(self):
+        self.before = getattr(_rehearsal, "off", False)
+        if _rehearsal is not None:
+            _rehearsal.off = True
+
+    def __exit__(self, *exc):
+        if _rehearsal is not None:
+            _rehearsal.off = self.before
+        return False
+
+
 def rehearse(provider):
     global _rehearsal
     _rehearsal = provider

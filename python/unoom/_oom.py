@@ -39,6 +39,8 @@ def attach(torch):
 
 def observer(device, size, device_alloc, device_free):
     """Called by the allocator in the thread that failed, before it raises."""
+    if _events._state.get("over"):
+        return  # a trial of the calibration
     try:
         memory = _memory.current()
         _events.emit(
@@ -124,7 +126,7 @@ def hook(kind, error, trace):
         sys.__excepthook__(kind, error, trace)
     try:
         if is_oom(error):
-            target = _target(trace)
+            target = [_target(trace)]
             del trace
             after_death(error, target)
     except BaseException as e:
@@ -139,7 +141,7 @@ def at_exit():
     try:
         report(error, error.__traceback__)
         if is_oom(error):
-            after_death(error, _target(error.__traceback__))
+            after_death(error, [_target(error.__traceback__)])
     except BaseException:
         pass
 
@@ -218,7 +220,8 @@ def _remember(torch, module, args, kwargs, caller):
 
     _root["module"] = weakref.ref(module)
     _root["rows"] = _calibrate.rows_of(torch, (args, kwargs))
-    _root["sample"] = _calibrate.keep_row(torch, (args, kwargs), _root["rows"])
+    with _memory.untracked():
+        _root["sample"] = _calibrate.keep_row(torch, (args, kwargs), _root["rows"])
     _root["library"] = "site-packages" in caller.f_code.co_filename
     _root["autocast"] = _calibrate.autocast_state(torch)
 
@@ -248,7 +251,7 @@ def after_death(error, target):
     """The process is about to end. It is the best place to find out what would
     have fitted: the model, the optimizer and the batch are all there."""
     seconds = _events.config().get("calibrate_seconds") or 0
-    if target is None or seconds <= 0:
+    if target[0] is None or seconds <= 0:
         return
     from . import _calibrate, _release
 
