@@ -235,9 +235,12 @@ def _target(trace):
         code = trace.tb_frame.f_code
         if code.co_filename.endswith("/torch/nn/modules/module.py") and code.co_name == "_wrapped_call_impl":
             local = trace.tb_frame.f_locals
-            module = local.get("self")
+            module, args, kwargs = local.get("self"), local.get("args", ()), local.get("kwargs", {})
+            if isinstance(local, dict):
+                local.clear()  # a copy that the frame would keep, even when it is cleared
+            del local
             if isinstance(module, torch.nn.Module) and module.training:
-                return module, (local.get("args", ()), local.get("kwargs", {})), library
+                return module, (args, kwargs), library
         if "/unoom/" not in code.co_filename:
             library = "site-packages" in code.co_filename
         trace = trace.tb_next

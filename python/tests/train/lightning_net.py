@@ -30,11 +30,11 @@ class Net(lightning.LightningModule):
 
 numbers = torch.Generator().manual_seed(1)
 data = torch.utils.data.TensorDataset(
-    torch.randn(256, 24, 256, generator=numbers), torch.randint(0, 10, (256,), generator=numbers)
+    torch.randn(128, 96, 256, generator=numbers), torch.randint(0, 10, (128,), generator=numbers)
 )
 net = Net()
 trainer = lightning.Trainer(
-    max_steps=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=out
+    max_steps=2, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, default_root_dir=out
 )
 trainer.fit(net, torch.utils.data.DataLoader(data, batch_size=batch))
 torch.save({"weights": net.state_dict(), "step": trainer.global_step}, os.path.join(out, "final.pt"))

@@ -61,7 +61,7 @@ class ResNet50(nn.Module):
 
 
 model = ResNet50(args.width)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=1e-4)
 numbers = torch.Generator().manual_seed(1)
 images = torch.randn(96, 3, args.image, args.image, generator=numbers)
 labels = torch.randint(0, 100, (96,), generator=numbers)
