@@ -120,13 +120,13 @@ func TestRunFinishesWhatDoesNotFit(t *testing.T) {
 			micro: 16, accum: 3,
 		},
 		{
-			name: "Lightning", capacity: "36MiB",
+			name: "Lightning", capacity: "100MiB",
 			argv:  func(out string) []string { return []string{py, script(t, "lightning_net.py"), out} },
 			free:  func(out string) []string { return []string{py, script(t, "lightning_net.py"), out} },
 			micro: 32, accum: 2,
 		},
 		{
-			name: "accelerate", capacity: "36MiB",
+			name: "accelerate", capacity: "100MiB",
 			argv:  func(out string) []string { return []string{py, script(t, "accelerate_loop.py"), out} },
 			free:  func(out string) []string { return []string{py, script(t, "accelerate_loop.py"), out} },
 			micro: 32, accum: 2,
