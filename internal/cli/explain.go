@@ -42,7 +42,7 @@ func (a *app) explainCommand() *cobra.Command {
 			"With the code of a remedy, or the label of a cause, it prints the page on it.",
 		Example: "  unoom explain examples/oom.log\n" +
 			"  python train.py 2>&1 | unoom explain\n" +
-			"  unoom explain snapshot.pickle\n" +
+			"  unoom explain examples/snapshot.pickle\n" +
 			"  unoom explain recompute.checkpointing",
 		ValidArgsFunction: completeExplain,
 		RunE:              func(_ *cobra.Command, args []string) error { return e.run(args) },

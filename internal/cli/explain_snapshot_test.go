@@ -3,6 +3,7 @@ package cli
 import (
 	"bytes"
 	"os"
+	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -41,4 +42,25 @@ func recordRun(ts *testscript.TestScript, _ bool, args []string) {
 	var b bytes.Buffer
 	ts.Check(snapshottest.Write(&b, v, style))
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), b.Bytes(), 0o644))
+}
+
+// examples/snapshot.pickle is a run that leaks until a request fails:
+//
+//	go test ./internal/cli -run TestExampleSnapshot -update
+func TestExampleSnapshot(t *testing.T) {
+	const mib = 1 << 20
+	run := snapshottest.Training{Layers: 2, Steps: 40, Activation: 48 * mib, Weight: 24 * mib, Leak: 30 * mib, Capacity: 640 * mib}
+	var b bytes.Buffer
+	if err := snapshottest.Write(&b, run.Run().Snapshot(), snapshottest.Python4); err != nil {
+		t.Fatal(err)
+	}
+	const name = "../../examples/snapshot.pickle"
+	if *update {
+		if err := os.WriteFile(name, b.Bytes(), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if have, err := os.ReadFile(name); err != nil || !bytes.Equal(have, b.Bytes()) {
+		t.Errorf("%s is not what the simulated run writes (%v); run with -update", name, err)
+	}
 }

@@ -280,6 +280,10 @@ func (h *Held) situation(given Given) remedy.Situation {
 	for _, c := range h.Causes {
 		sit.Causes = append(sit.Causes, remedy.Weighted{Cause: c.Label, Confidence: c.Confidence})
 	}
+	if grown := h.grown(); grown > 0 {
+		// What has grown so far; the next steps would add to it.
+		sit.Saves["release.state"], sit.Saves["release.graph"] = units.Exactly(grown), units.Exactly(grown)
+	}
 	for code, saved := range h.replayedSavings() {
 		sit.Saves[code] = units.Exactly(saved)
 	}

@@ -162,14 +162,14 @@ func (h *Held) lossVotes(b *ballot) {
 	}
 }
 
-// growthVotes looks for what rises from step to step.
+// growthVotes looks for what rises from step to step. A run that grows meets the
+// wall sooner or later: that it met it with its memory in pieces is not the cause.
 func (h *Held) growthVotes(b *ballot) {
-	var grown, graph units.Bytes
+	grown := h.grown()
+	forward := 0 // places of a forward that grow
 	for _, g := range h.Growth {
-		by := units.Bytes(g.Held[len(g.Held)-1] - g.Held[0])
-		grown += by
-		if g.Kind == lives.Activations || g.Kind == lives.Held {
-			graph += by
+		if g.Func == "forward" || g.Op != "" {
+			forward++
 		}
 	}
 	share := float64(grown) / float64(max(h.Moment.Allocated, 1))
@@ -177,9 +177,25 @@ func (h *Held) growthVotes(b *ballot) {
 		return
 	}
 	g := h.Growth[0]
-	points := 2 + 3*min(share, 0.5)
-	b.vote(remedy.LeakStateGrowth, points, "growth", grown, len(g.Held), g.Place.String(), units.Bytes(g.PerStep))
-	if graph > grown/2 {
-		b.vote(remedy.LeakGraphRetained, points, "growth_graph", graph)
+	points := 3 + 3*min(share, 0.5)
+	if h.Request != nil && grown >= h.Request.Bytes {
+		points++
+		b.vote(remedy.Fragmentation, -2, "")
 	}
+	b.vote(remedy.LeakStateGrowth, points, "growth", grown, len(g.Held), g.Place.String(), units.Bytes(g.PerStep))
+	// A graph that is kept holds what many places of the forward made.
+	if forward >= 3 {
+		b.vote(remedy.LeakGraphRetained, points+1, "growth_graph", forward)
+	} else {
+		b.vote(remedy.LeakGraphRetained, points-1, "growth_one", grown)
+	}
+}
+
+// grown is how much more what grows holds at the last step than at the first.
+func (h *Held) grown() units.Bytes {
+	var grown units.Bytes
+	for _, g := range h.Growth {
+		grown += units.Bytes(g.Held[len(g.Held)-1] - g.Held[0])
+	}
+	return grown
 }
