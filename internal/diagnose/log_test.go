@@ -117,6 +117,8 @@ func TestCauses(t *testing.T) {
 			text: calls("/home/me/points.py nearest d = torch.cdist(a, b)") + torchOld("9.10 GiB", "23.70 GiB", "4.20 GiB", "8.10 GiB", "4.60 GiB")},
 		{name: "late in the epoch", want: remedy.LongestBatch,
 			text: " 61%|######    | 6100/10000 [1:40:12<1:04:03,  1.01it/s]\n" + calls("/home/me/train.py main out = model(ids)", site+"torch/nn/modules/module.py _call_impl return forward_call(*args, **kwargs)") + full},
+		{name: "a bar that was done is no late step", want: remedy.BatchTooLarge,
+			text: "100%|##########| 4000/4000 [00:12<00:00]\n" + calls("/home/me/train.py main out = model(images)", site+"torch/nn/modules/conv.py forward return self._conv_forward(input)") + full},
 		{name: "first step", want: remedy.BatchTooLarge,
 			text: "  0%|          | 0/10000 [00:00<?, ?it/s]\n" + calls("/home/me/train.py main out = model(images)", site+"torch/nn/modules/conv.py forward return self._conv_forward(input)") + full},
 		{name: "no checkpointing in the arguments", want: remedy.ActivationsNoCheckpointing, among: true,

@@ -40,6 +40,9 @@ func late(s *signals) (hit, bool) {
 	if s.figuresKnown() && s.outsideShare() > 0.5 {
 		return hit{}, false
 	}
+	if p.Total > 0 && p.Step >= p.Total { // that bar was done; what failed had not begun to count
+		return hit{}, false
+	}
 	h := hit{args: []any{p.Step, p.Total}, at: p.Source}
 	return h, p.Step >= lateSteps || p.Epoch >= 2 && p.Step != 0
 }

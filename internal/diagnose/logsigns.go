@@ -174,7 +174,7 @@ func (s *signals) figures(given Given) {
 func (s *signals) setting(given Given) {
 	facts := s.res.Facts
 	before := int64(0)
-	if s.fail != nil {
+	if s.fail != nil && len(s.res.Names) == 1 { // offsets of several texts cannot be compared
 		before = s.fail.Source.Offset
 	}
 	text := func(kind oomlog.FactKind) string {

@@ -343,6 +343,9 @@ func (s *scanner) factLine(from, to int) {
 const maxProgress = 512
 
 func (s *scanner) noteProgress(p Progress) {
+	if p.IsPreparation() {
+		return
+	}
 	if n := len(s.res.Progress); n >= maxProgress && s.at == n-1 {
 		s.res.Progress[n-1] = p
 		return

@@ -97,6 +97,7 @@ func TestProgressBeforeTheFailure(t *testing.T) {
 		{"torchvision", "Epoch: [3]  [ 120/5004]  eta: 0:10:11  lr: 0.1  max mem: 10240\n", 120, 5004, "Epoch: [3]"},
 		{"plain", "step 120/5000 loss 1.2\n", 120, 5000, ""},
 		{"key and value", "iter: 4500, loss: 0.2\n", 4500, 0, ""},
+		{"not the tokenizer's", "  5%|5         | 50/1000 [00:30<09:00]\nMap: 100%|##########| 52002/52002 [00:12<00:00, 4000 examples/s]\n", 50, 1000, ""},
 		{"in words", "training step 7 of 90\n", 7, 90, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {

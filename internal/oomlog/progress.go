@@ -34,6 +34,22 @@ type Sample struct {
 	Source    Source
 }
 
+// preparations are what bars before the training call themselves: datasets,
+// tokenizers, downloads.
+var preparations = [...]string{"map", "filter", "tokeniz", "download", "fetching", "generating", "caching", "resolving", "grouping", "packing", "extracting", "converting", "saving the dataset", "processing", "reading", "adding eos", "truncating", "creating", "uploading", "scanning", "shuffling"}
+
+// IsPreparation reports whether the progress is of something before or beside
+// the training.
+func (p Progress) IsPreparation() bool {
+	label := strings.ToLower(p.Label)
+	for _, w := range preparations {
+		if strings.HasPrefix(label, w) || strings.Contains(label, " "+w) {
+			return true
+		}
+	}
+	return false
+}
+
 type progressReader struct {
 	count  *regexp.Regexp // torchvision, LAVIS: "Evaluation  [2750/5000]  eta:"
 	bar    *regexp.Regexp // tqdm: " 18%|#8   | 1935/10920 [17:45<1:13:32,"
