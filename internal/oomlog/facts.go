@@ -375,6 +375,14 @@ func (r *factReader) read(to Facts, text string, at Source) Facts {
 			break
 		}
 	}
+	if _, rest, ok := strings.Cut(text, ":print]"); ok { // DeepSpeed: "[config.py:1000:print]   zero_optimization_stage ...... 2"
+		if words := strings.Fields(rest); len(words) >= 2 {
+			if k, ok := r.lookup(words[0]); ok {
+				add(k.kind, words[0], words[len(words)-1], k.rank)
+			}
+		}
+		return to
+	}
 	if name, ok := pretrained(text); ok {
 		add(FactModel, "from_pretrained", name, 1)
 	}

@@ -33,6 +33,8 @@ func TestFactsFromWhatRunsPrint(t *testing.T) {
 		{"YAML, common word", "batch: 16\n", FactBatch, "16", 1},
 		{"JSON", `{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 3}}` + "\n", FactZeROStage, "3", 1},
 		{"JSON, pretty", "  \"gradient_accumulation_steps\": 16,\n", FactAccumulation, "16", 1},
+		{"DeepSpeed's dump", "[2026-05-01 12:00:01,123] [INFO] [config.py:997:print]   zero_optimization_stage ...... 2\n", FactZeROStage, "2", 1},
+		{"DeepSpeed's dump, aligned", "[2026-05-01 12:00:01,123] [INFO] [config.py:997:print]   train_micro_batch_size_per_gpu  4\n", FactBatch, "4", 1},
 		{"dataclass repr", "GRPOConfig(max_prompt_length=512, vllm_gpu_memory_utilization=0.9)\n", FactEngineShare, "0.9", 1},
 		{"Ultralytics", "engine/trainer: task=detect, mode=train, batch=64, imgsz=640, workers=8, optimizer=SGD\n", FactImage, "640", 1},
 		{"environment", "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n", FactAllocConf, "expandable_segments:True", 1},

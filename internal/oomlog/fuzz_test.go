@@ -81,7 +81,7 @@ func TestHostileLogsStayBounded(t *testing.T) {
 		"Traceback (most recent call last):\n", strings.Repeat("a=1 batch_size=3 ", 500) + "\n", "RuntimeError: CUDNN_STATUS_NOT_SUPPORTED\n", "[rank7]: MemoryError\n",
 		"x\r", "Tried to allocate Tried to allocate Tried to allocate\n", strings.Repeat("(", 3000) + "\n", "No space left on device\n", "\x00\x00\x00\x00", "step 1/2 mem 3GiB\n",
 	}
-	size := 6 << 20
+	size := 3 << 20
 	if testing.Short() {
 		size = 1 << 20
 	}
