@@ -80,6 +80,7 @@ func (a *app) commands() []*cobra.Command {
 		a.explainCommand(),
 		a.planCommand(),
 		a.replayCommand(),
+		a.reportCommand(),
 		a.gpusCommand(),
 		a.modelsCommand(),
 	}

@@ -28,6 +28,8 @@ type Case struct {
 	// SettingsKnown says that the file tells the settings; without it they are
 	// torch's defaults.
 	SettingsKnown bool
+	// KeepBytes makes a check keep the size of every block: 8 bytes an event.
+	KeepBytes bool
 	// Oldest and Newest bound the torch version.
 	Oldest, Newest alloc.Version
 

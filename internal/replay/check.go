@@ -80,6 +80,17 @@ type Result struct {
 	Usable Usable
 
 	emptied []int32 // ops at which the program emptied the cache
+	bytes   []int64 // by event; see BlockBytes
+}
+
+// BlockBytes returns the size of the block that an alloc event handed out or
+// that, if it lived before the trace, a free_requested event gave back. It is 0
+// for other events, and unless Case.KeepBytes was set.
+func (r *Result) BlockBytes(event int) int64 {
+	if event < 0 || event >= len(r.bytes) {
+		return 0
+	}
+	return r.bytes[event]
 }
 
 // Usable is what a trace tells of the memory that the driver could give to the
@@ -151,6 +162,9 @@ func (c *Case) CheckAs(v alloc.Version, tie alloc.TieBreak) *Result {
 	if r.Why = append(slices.Clone(c.oddities), r.Start.Oddities...); len(r.Why) > 0 {
 		r.Reproducible = false
 		return c.checkRest(r)
+	}
+	if c.KeepBytes {
+		r.bytes = make([]int64, len(c.Events))
 	}
 	run := &checking{Case: c, result: r}
 	if err := run.begin(r.Start); err != nil {
@@ -310,6 +324,9 @@ func (c *checking) step(at int) {
 			c.oracle.differ = &Difference{Event: int(o.first), Want: c.Events[o.first]}
 			return
 		}
+	}
+	if c.result.bytes != nil && (o.kind == opFree || o.kind == opFreeLater) && c.all[o.tensor].born == never {
+		c.result.bytes[o.first] = c.sim.Size(c.oracle.tensor[o.tensor])
 	}
 	switch o.kind {
 	case opFree:
@@ -523,6 +540,9 @@ func (c *checking) serve(at int, pool alloc.PoolID) {
 		}
 	case o.kind == opMalloc:
 		c.oracle.tensor[o.tensor] = b
+		if c.result.bytes != nil {
+			c.result.bytes[o.at] = c.sim.Size(b)
+		}
 	}
 }
 

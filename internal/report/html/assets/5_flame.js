@@ -95,8 +95,9 @@ function drawFlame() {
   const canvas = document.getElementById("flame");
   const path = [];
   for (let n = flame.zoom; n; n = n.parent) path.unshift(n);
+  // As high as what is wide enough to read; slivers are cut off until zoomed to.
   let depth = 0;
-  const deepest = (n, level) => { depth = Math.max(depth, level); for (const c of n.sorted) if (c.bytes / flame.zoom.bytes * canvas.clientWidth >= 1) deepest(c, level + 1); };
+  const deepest = (n, level) => { depth = Math.max(depth, level); for (const c of n.sorted) if (c.bytes / flame.zoom.bytes * canvas.clientWidth >= 24) deepest(c, level + 1); };
   if (flame.zoom.bytes) deepest(flame.zoom, path.length - 1);
   const { ctx, width } = fit(canvas, Math.max(2, depth + 1) * flame.row + 2);
   flame.boxes = [];
