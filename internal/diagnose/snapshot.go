@@ -221,8 +221,9 @@ func (h *Held) account(capacity units.Bytes) *account.Account {
 	} {
 		parts = append(parts, account.Part{Kind: k, Bytes: sums[k]})
 	}
-	parts = append(parts, account.Part{Kind: account.Cached, Bytes: m.Reserved - m.Allocated})
-	total := m.Reserved
+	// No allocator has more allocated than reserved; a file made by hand may.
+	parts = append(parts, account.Part{Kind: account.Cached, Bytes: max(0, m.Reserved-m.Allocated)})
+	total := max(m.Reserved, m.Allocated)
 	if m.Free >= 0 {
 		parts = append(parts, account.Part{Kind: account.Free, Bytes: m.Free})
 		total += m.Free

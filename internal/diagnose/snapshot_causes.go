@@ -107,13 +107,18 @@ func (h *Held) requestVotes(b *ballot) {
 	slack := *h.Slack
 	cached := float64(h.Pieces.Cached) / float64(max(h.Moment.Reserved, 1))
 	if slack >= 0 && h.Pieces.Reachable < r.Bytes {
-		points := 4.0
+		// Where little is in pieces, or little would be left, joining them only
+		// delays it.
+		points, served := 4.0, 1.5
 		if cached < 2*piecesShare {
-			points = 1.5
+			points -= 2
 		}
-		b.vote(remedy.Fragmentation, points, "fragmented", h.Pieces.Cached, r.Free, r.Bytes, h.Pieces.Reachable)
+		if h.Account != nil && float64(slack) < tightShare*float64(h.Account.Capacity) {
+			points, served = points-1.5, 0.5
+		}
+		b.vote(remedy.Fragmentation, max(points, 0.3), "fragmented", h.Pieces.Cached, r.Free, r.Bytes, h.Pieces.Reachable)
 		if h.served() {
-			b.vote(remedy.Fragmentation, 1.5, "served_otherwise")
+			b.vote(remedy.Fragmentation, served, "served_otherwise")
 		}
 	}
 	if a := h.Account; a != nil && r.Bytes > a.Capacity {
