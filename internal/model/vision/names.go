@@ -101,7 +101,13 @@ func ParseName(name string) *Spec {
 	if len(name) > 200 {
 		return nil
 	}
-	return parseSegmentation(name)
+	if s := parseSegmentation(name); s != nil {
+		return s
+	}
+	if s := parseYOLO3(name); s != nil {
+		return s
+	}
+	return parseYOLO(name)
 }
 
 // Size returns the size of input the network is published for.

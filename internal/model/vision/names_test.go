@@ -24,9 +24,16 @@ func table(t *testing.T, name string, f func(line string)) {
 	}
 }
 
-func TestSegmentationNetworksHaveTheirParameters(t *testing.T) {
+func TestNetworksHaveTheirParameters(t *testing.T) {
+	compareParams(t, "segmentation_params.txt", 150)
+	compareParams(t, "detection_params.txt", 20)
+}
+
+// compareParams builds every network of a table.
+func compareParams(t *testing.T, file string, least int) {
+	t.Helper()
 	n := 0
-	table(t, "segmentation_params.txt", func(line string) {
+	table(t, file, func(line string) {
 		var name string
 		var want int64
 		if _, err := fmt.Sscan(line, &name, &want); err != nil {
@@ -48,8 +55,8 @@ func TestSegmentationNetworksHaveTheirParameters(t *testing.T) {
 			t.Errorf("%s: %d parameters, want %d (%+d)", name, got, want, got-want)
 		}
 	})
-	if n < 150 {
-		t.Errorf("only %d networks were compared", n)
+	if n < least {
+		t.Errorf("%s: only %d networks were compared", file, n)
 	}
 }
 

@@ -36,6 +36,8 @@ type Spec struct {
 	Backbone string  `json:"backbone"` // by OpenMMLab's tag
 	Crop     []int64 `json:"crop"`     // height and width
 	Dilation int64   `json:"dilation"` // of an FCN head; 0: 1
+	Masks    bool    `json:"masks"`    // a detector predicts instance masks
+	P6       bool    `json:"p6"`       // a detector has a fourth map
 	FP16     bool    `json:"fp16"`     // its name says that it is trained under autocast
 }
 
@@ -48,6 +50,16 @@ func (s *Spec) Build(in Input) (*graph.Graph, error) {
 	switch s.Builder {
 	case "segmentation": // method, backbone, classes
 		n := segNet{backbone: s.Backbone, method: s.Method, classes: s.Classes, dilation: max(1, s.Dilation)}
+		n.build(b, in)
+		return b.finish()
+	case "yolo3": // classes
+		yolo3(b, in, s.Classes)
+		return b.finish()
+	case "yolo": // method (v5, v8, x), backbone (the size), classes, masks, p6
+		n := newYOLO(s)
+		if n == nil {
+			return nil, fmt.Errorf("YOLO%s has no size %q", s.Method, s.Backbone)
+		}
 		n.build(b, in)
 		return b.finish()
 	}
