@@ -78,6 +78,7 @@ func (a *app) commands() []*cobra.Command {
 		a.runsCommand(),
 		a.internalCommand(),
 		a.explainCommand(),
+		a.estimateCommand(),
 		a.planCommand(),
 		a.replayCommand(),
 		a.reportCommand(),

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -274,7 +273,7 @@ func (w *workloadFlags) build(m *model.Model, cards gpu.Request) (*workload.Work
 		Offload: workload.Offload(w.offload), Sharding: workload.Sharding(w.sharding), Compile: w.compile, Padded: w.padded, Origins: map[string]workload.Origin{},
 		Optimizer: workload.Optimizer{Name: w.optimizer},
 	}
-	out.GPU = workload.GPU{Name: cards.Card.Name, Capacity: cards.Card.Total(), Compute: compute(cards.Card.SM)}
+	out.GPU = workload.FromCard(&cards.Card)
 	w.flags.Visit(func(f *pflag.Flag) { out.Origins[f.Name] = workload.Origin("flag --" + f.Name) })
 	if out.Framework == "" {
 		out.Framework = workload.HFTrainer
@@ -432,13 +431,4 @@ func nearBatch(batch, unit int64, up bool) int64 {
 		n++
 	}
 	return n * unit
-}
-
-// compute reads "8.9" as 89.
-func compute(sm string) int {
-	n, err := strconv.Atoi(strings.ReplaceAll(sm, ".", ""))
-	if err != nil {
-		return 0
-	}
-	return n
 }

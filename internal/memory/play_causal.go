@@ -22,11 +22,10 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 	h := x.embedding(ids, p.net.embed.w, p.net.embed.out)
 	h = p.requireInputs(h)
 	undo()
-	if p.lib.sharedRope && p.headDim() > 0 {
-		p.cos, p.sin = p.ropeTables(1, h.dt)
-	}
+	rotary := p.lib.sharedRope && p.headDim() > 0
 	var held []tensor
-	if p.lib.sharedRope {
+	if rotary {
+		p.cos, p.sin = p.ropeTables(1, h.dt)
 		held = []tensor{p.cos, p.sin}
 	}
 	for i, b := range st.blocks {
@@ -52,7 +51,7 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 		x.drop(h)
 		h = n
 	}
-	if p.lib.sharedRope {
+	if rotary {
 		x.drop(p.cos, p.sin)
 	}
 	loss, outputs = p.causalLoss(h, labels)

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"unoom/internal/memory"
+	"unoom/internal/units"
+	"unoom/internal/workload"
+)
+
+// The JSON of unoom/estimate/v1. Within the version only additions.
+type (
+	estimateDataJSON struct {
+		Workload  *workload.Workload `json:"workload"`
+		Source    string             `json:"source"` // "engine" or "closed_form"
+		Missing   string             `json:"not_modelled,omitempty"`
+		Allocated *rangeJSON         `json:"peak_allocated_bytes"`
+		Reserved  *rangeJSON         `json:"peak_reserved_bytes"`
+		Device    rangeJSON          `json:"device_bytes"`
+		Phase     string             `json:"phase"`
+		Phases    []phaseJSON        `json:"phases"`
+		Items     []itemJSON         `json:"items"`
+		Outside   []outsideJSON      `json:"outside"`
+		Choices   []memory.Choice    `json:"choices"`
+		Verdict   *string            `json:"verdict"`
+		Capacity  *units.Bytes       `json:"capacity_bytes"`
+		PerSample *units.Bytes       `json:"per_sample_bytes"`
+		PerToken  *units.Bytes       `json:"per_token_bytes"`
+		Largest   *int64             `json:"largest_micro_batch"`
+	}
+	phaseJSON struct {
+		Phase     string      `json:"phase"`
+		Allocated units.Bytes `json:"peak_allocated_bytes"`
+	}
+	itemJSON struct {
+		Kind  string      `json:"kind"`
+		Name  string      `json:"name"`
+		Bytes units.Bytes `json:"bytes"`
+	}
+	outsideJSON struct {
+		Name   string    `json:"name"`
+		Bytes  rangeJSON `json:"bytes"`
+		Source string    `json:"source"`
+	}
+)
+
+func rangeOf(e units.Estimate) rangeJSON { return rangeJSON{e.Low, e.Mid, e.High} }
+
+func (e *estimateCommand) jsonOf(r *estimated) estimateDataJSON {
+	out := estimateDataJSON{
+		Workload: r.workload, Source: "closed_form", Missing: r.missing, Device: rangeOf(r.device), Phase: string(r.phase),
+		Phases: []phaseJSON{}, Items: []itemJSON{}, Outside: []outsideJSON{}, Choices: []memory.Choice{},
+	}
+	if c := r.workload.GPU.Capacity; c > 0 {
+		out.Capacity, out.Verdict = &c, &r.verdict
+	}
+	if r.engine == nil {
+		return out
+	}
+	out.Source = "engine"
+	allocated, reserved := rangeOf(r.engine.Allocated), rangeOf(r.engine.Reserved)
+	out.Allocated, out.Reserved = &allocated, &reserved
+	for _, p := range r.engine.Phases {
+		out.Phases = append(out.Phases, phaseJSON{string(p.Phase), p.Allocated})
+	}
+	for _, s := range r.engine.Items {
+		out.Items = append(out.Items, itemJSON{string(s.Kind), s.Name, units.Bytes(s.Bytes)})
+	}
+	for _, o := range r.engine.Outside {
+		out.Outside = append(out.Outside, outsideJSON{o.Name, rangeOf(o.Bytes), o.Source})
+	}
+	if r.engine.Choices != nil {
+		out.Choices = r.engine.Choices
+	}
+	if r.perSample > 0 {
+		out.PerSample = &r.perSample
+	}
+	if r.perToken > 0 {
+		out.PerToken = &r.perToken
+	}
+	if r.largest >= 0 {
+		out.Largest = &r.largest
+	}
+	return out
+}

@@ -1,0 +1,167 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"unoom/internal/memory"
+	"unoom/internal/report/text"
+	"unoom/internal/units"
+)
+
+func (e *estimateCommand) say(id string, args ...any) string {
+	return e.msgs.Text("estimate."+id, args...)
+}
+
+// print writes the answer: the verdict, what the memory is for, the phases, the
+// slope, and what it all rests on.
+func (e *estimateCommand) print(r *estimated) error {
+	p := e.printer()
+	e.printVerdict(p, r)
+	if r.engine != nil {
+		e.printParts(p, r)
+		e.printPhases(p, r)
+		e.printSlope(p, r)
+	} else {
+		p.Blank()
+		p.Para(0, e.say("closed_form", r.missing))
+	}
+	if r.verdict == "does_not_fit" || r.verdict == "tight" {
+		p.Heading(e.say("next"))
+		p.Hanging("  ", text.Style(text.Code, r.planCommandLine(&e.workload)))
+	}
+	e.printBasis(p, r)
+	return p.Err()
+}
+
+func (e *estimateCommand) printVerdict(p *text.Printer, r *estimated) {
+	phase := e.msgs.Text("plan.phase_" + string(r.phase))
+	where := r.cards.Card.Name
+	if r.cards.Count > 1 {
+		where = e.say("each_of", r.cards.Count, where)
+	}
+	switch r.verdict {
+	case "fits":
+		p.Para(0, text.Style(text.Good, e.say("fits", r.device, r.workload.GPU.Capacity, where, phase)))
+	case "tight":
+		p.Para(0, text.Style(text.Caution, e.say("tight", r.device, r.workload.GPU.Capacity, where, phase)))
+	case "does_not_fit":
+		p.Para(0, text.Style(text.Bad, e.say("no", r.device, r.workload.GPU.Capacity, where, phase, r.device.Mid-r.workload.GPU.Capacity)))
+	default:
+		p.Para(0, text.Style(text.Strong, e.say("needs", r.device, phase)))
+	}
+}
+
+// barWidth is the width of the bars in cells.
+const barWidth = 24
+
+// kinds are the parts of the peak in the order of the table.
+var kinds = []memory.Kind{memory.Weights, memory.Gradients, memory.OptimizerState, memory.Activations, memory.Temporaries, memory.Buffers, memory.Workspace}
+
+// printParts is the table from what tensors hold to what nvidia-smi shows.
+func (e *estimateCommand) printParts(p *text.Printer, r *estimated) {
+	est := r.engine
+	p.Heading(e.say("parts"))
+	whole := max(r.device.Mid, r.workload.GPU.Capacity)
+	t := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Right, text.Left}}
+	bar := func(b units.Bytes) string {
+		return text.Bar(float64(b)/float64(max(whole, 1)), barWidth)
+	}
+	sums := map[memory.Kind]units.Bytes{}
+	for _, s := range est.Items {
+		sums[s.Kind] += units.Bytes(s.Bytes)
+	}
+	for _, k := range kinds {
+		if sums[k] == 0 {
+			continue
+		}
+		t.Row(e.say("kind_"+string(k)), inGiB(sums[k]), bar(sums[k]))
+		if e.explain {
+			for _, s := range est.Items {
+				if s.Kind == k {
+					t.Row("  "+text.Style(text.Faint, cmp.Or(s.Name, string(k))), text.Style(text.Faint, inGiB(units.Bytes(s.Bytes))))
+				}
+			}
+		}
+	}
+	t.Row(text.Style(text.Strong, e.say("allocated")), inGiB(est.Allocated.Mid), interval(est.Allocated))
+	if d := est.Reserved.Mid - est.Allocated.Mid; d > 0 {
+		t.Row(e.say("cached"), inGiB(d), bar(d))
+	}
+	t.Row(text.Style(text.Strong, e.say("reserved")), inGiB(est.Reserved.Mid), interval(est.Reserved))
+	for _, o := range est.Outside {
+		t.Row(e.outsideName(o.Name), inGiB(o.Bytes.Mid), bar(o.Bytes.Mid))
+	}
+	t.Row(text.Style(text.Strong, e.say("device")), inGiB(r.device.Mid), interval(r.device))
+	p.Table(t)
+}
+
+// outsideName translates the names of the engine's items outside the allocator.
+func (e *estimateCommand) outsideName(name string) string {
+	if id := "estimate.outside_" + name; e.msgs.Has(id) {
+		return e.msgs.Text(id)
+	}
+	return name
+}
+
+func (e *estimateCommand) printPhases(p *text.Printer, r *estimated) {
+	p.Heading(e.say("phases"))
+	t := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Right, text.Left}}
+	most := slices.MaxFunc(r.engine.Phases, func(a, b memory.Peak) int { return cmp.Compare(a.Allocated, b.Allocated) })
+	for _, ph := range r.engine.Phases {
+		mark := ""
+		if ph.Phase == most.Phase {
+			mark = " " + e.say("peak")
+		}
+		t.Row(e.say("phase_"+string(ph.Phase)), inGiB(ph.Allocated), text.Bar(float64(ph.Allocated)/float64(max(most.Allocated, 1)), barWidth)+mark)
+	}
+	p.Table(t)
+}
+
+func (e *estimateCommand) printSlope(p *text.Printer, r *estimated) {
+	if r.perSample <= 0 {
+		return
+	}
+	p.Blank()
+	line := e.say("per_sample", r.perSample)
+	if r.perToken > 0 {
+		line += " " + e.say("per_token", r.perToken)
+	}
+	switch {
+	case r.largest == 0:
+		line += " " + e.say("none_fits")
+	case r.largest > 0:
+		line += " " + e.say("largest", r.largest)
+	}
+	p.Para(0, line)
+}
+
+// printBasis says what the numbers rest on.
+func (e *estimateCommand) printBasis(p *text.Printer, r *estimated) {
+	w := r.workload
+	if len(w.Assumptions) > 0 {
+		p.Heading(e.say("assumed"))
+		for _, a := range w.Assumptions {
+			p.Hanging("  ", fmt.Sprintf("%s = %s  %s", a.Field, a.Value, text.Style(text.Faint, a.Why)))
+		}
+	}
+	if !e.explain || r.engine == nil {
+		return
+	}
+	p.Heading(e.say("choices"))
+	for _, c := range r.engine.Choices {
+		p.Hanging("  ", fmt.Sprintf("%s = %s  %s", c.Setting, c.Value, text.Style(text.Faint, c.Source)))
+	}
+	for _, o := range r.engine.Outside {
+		p.Hanging("  ", fmt.Sprintf("%s %s  %s", e.outsideName(o.Name), o.Bytes, text.Style(text.Faint, o.Source)))
+	}
+}
+
+// interval writes the bounds, "" where there are none.
+func interval(e units.Estimate) string {
+	if e.Low == e.High {
+		return ""
+	}
+	return fmt.Sprintf("%.2f–%.2f", e.Low.GiB(), e.High.GiB())
+}
