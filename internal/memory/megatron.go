@@ -265,6 +265,11 @@ func (m *megatron) load() error {
 		}
 	}
 	ld.finish()
+	for _, b := range n.stacks[0].blocks {
+		if b.l.Attention != nil && b.qkv == nil {
+			return &NotModelled{"Megatron with a network that its own launch arguments do not describe"}
+		}
+	}
 	return nil
 }
 

@@ -22,6 +22,8 @@ func prepareTitan(x *machine, w *workload.Workload, lib library) (*titan, error)
 	switch {
 	case w.Model.Family != model.Decoder:
 		return nil, &NotModelled{"the family " + string(w.Model.Family) + " in torchtitan"}
+	case lacking(w) != "":
+		return nil, &NotModelled{lacking(w)}
 	case w.Parallel.Tensor > 1 || w.Parallel.Pipeline > 1:
 		return nil, &NotModelled{"tensor or pipeline parallelism in torchtitan"}
 	case w.Sharding != workload.FSDP2:

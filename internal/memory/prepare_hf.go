@@ -12,6 +12,9 @@ func (p *player) prepareHF(w *workload.Workload) error {
 	if w.Model.Family != model.Decoder {
 		return &NotModelled{"the family " + string(w.Model.Family)}
 	}
+	if what := lacking(w); what != "" {
+		return &NotModelled{what}
+	}
 	if w.Parallel.Tensor*w.Parallel.Pipeline*w.Parallel.Context != 1 {
 		return &NotModelled{"tensor, pipeline or context parallelism in this framework"}
 	}
@@ -242,6 +245,9 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 	all := func(int, int) bool { return true }
 	ends := func(string) bool { return true }
 	switch w.Sharding {
+	case workload.DDP:
+		p.net = x.load(w.Model, ld, all, ends, one)
+		return x.ddpBuckets(w)
 	case workload.NoSharding:
 		if w.Parallel.World > 1 {
 			return &NotModelled{"several GPUs without a sharding"}
