@@ -154,8 +154,11 @@ func (m *megatron) readArguments() error {
 		return &NotModelled{"offload in Megatron"}
 	}
 	for _, l := range w.Model.Stacks[0].Layers {
-		if l.SSM != nil {
+		switch {
+		case l.SSM != nil:
 			return &NotModelled{"state-space layers in Megatron"}
+		case l.MoE != nil:
+			return &NotModelled{"a mixture of experts in Megatron"}
 		}
 		if l.Attention != nil && l.Attention.MLA != nil {
 			return &NotModelled{"latent attention in Megatron"}
