@@ -228,7 +228,7 @@ func (b *builder) event(s *shape, items []pickle.Value) (pickle.Value, bool, err
 	if !ok {
 		return 0, false, errEvent(fieldAction, "a text")
 	}
-	if e.Action = b.action(id); e.Action == alloc.Unknown {
+	if e.Action = b.action(id); e.Action == alloc.Unknown && !opaque(b.h.String(id)) {
 		b.warnings.count("unknown_action", "trace", b.h.String(id))
 	}
 	if at.addr >= 0 {
@@ -349,6 +349,10 @@ func actionOf(name string) alloc.Action {
 	}
 	return alloc.Unknown
 }
+
+// opaque reports whether an action is torch's, but not the allocator's: notes of
+// the program, in nightlies of 2024 and since 2.14.
+func opaque(name string) bool { return name == "user_defined" || name == "annotate" }
 
 // stream reads a stream handle. It is a pointer, which some writers print as a
 // signed number.

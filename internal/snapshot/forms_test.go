@@ -287,7 +287,9 @@ func TestWhatIsUnknownIsNamed(t *testing.T) {
 	traces := v.Get("device_traces").(List)
 	odd := append(Event(alloc.Event{Action: alloc.Alloc, Addr: 1, Size: 2}, nil, ""), "colour", "red")
 	odd.Set("action", "teleport")
-	traces[0] = append(traces[0].(List), odd, odd)
+	note := Event(alloc.Event{Action: alloc.Alloc, Addr: 1, Size: 0}, nil, "packed")
+	note.Set("action", "annotate")
+	traces[0] = append(traces[0].(List), note, odd, odd)
 	s := read(t, write(t, v, Python4))
 	var all []string
 	for _, w := range s.Warnings {
@@ -298,6 +300,9 @@ func TestWhatIsUnknownIsNamed(t *testing.T) {
 		if !strings.Contains(text, want) {
 			t.Errorf("%s is not in the warnings:\n%s", want, text)
 		}
+	}
+	if strings.Contains(text, "annotate") {
+		t.Errorf("a known action is warned of:\n%s", text)
 	}
 	if events := s.Traces[0].Events; events[len(events)-1].Action != alloc.Unknown {
 		t.Errorf("an unknown action is taken for %d", events[len(events)-1].Action)
