@@ -130,6 +130,9 @@ func (a *Allocator) Settle() {
 // FreeLater is Free of a block that other streams use, for a caller that knows
 // when they are done and calls Complete then.
 func (a *Allocator) FreeLater(handle Block) {
+	if handle == 0 {
+		return
+	}
 	b := &a.blocks[handle]
 	b.events++ // before the free, so that it stays off the shelf
 	a.requestFree(int32(handle))
@@ -138,6 +141,9 @@ func (a *Allocator) FreeLater(handle Block) {
 
 // Complete ends a FreeLater.
 func (a *Allocator) Complete(handle Block) {
+	if handle == 0 {
+		return
+	}
 	a.held--
 	a.blocks[handle].events--
 	a.freeBlock(int32(handle))

@@ -150,15 +150,18 @@ func (w *whatIf) run(emptied []int32) {
 			}
 			w.answer.Saved++
 			sim.Free(b) // the trace does not say how long it would have lived
+		// A trace that contradicts itself may free what is free: hence the tests.
 		case opFree:
-			sim.Free(blocks[o.tensor])
-			blocks[o.tensor] = 0
+			if b := blocks[o.tensor]; sim.State(b) == alloc.Active {
+				sim.Free(b)
+				blocks[o.tensor] = 0
+			}
 		case opFreeLater:
-			if b := blocks[o.tensor]; b != 0 {
+			if b := blocks[o.tensor]; sim.State(b) == alloc.Active {
 				sim.FreeLater(b)
 			}
 		case opComplete:
-			if b := blocks[o.tensor]; b != 0 {
+			if b := blocks[o.tensor]; sim.State(b) == alloc.Pending {
 				sim.Complete(b)
 				blocks[o.tensor] = 0
 			}
