@@ -18,6 +18,7 @@ test: vet venv chromium
 # time. Where the packages cannot be had, those tests skip and say so.
 venv:
 	@scripts/test-venv.sh
+	@scripts/emit-venv.sh
 
 # The browser of the tests of the HTML report; where it cannot be had, they skip.
 chromium:

@@ -28,12 +28,13 @@ type app struct {
 	lang  string
 	color string
 	msgs  *i18n.Catalogue
+	args  []string // the command line, without the program
 }
 
 // Main runs the command line and returns the exit status. It is the whole
 // program: main adds only os.Exit.
 func Main(args []string, streams Streams) int {
-	a := &app{Streams: streams, msgs: i18n.Load(i18n.English)}
+	a := &app{Streams: streams, msgs: i18n.Load(i18n.English), args: args}
 	root := a.rootCommand()
 	root.SetArgs(args)
 	root.SetIn(streams.In)
@@ -80,6 +81,7 @@ func (a *app) commands() []*cobra.Command {
 		a.explainCommand(),
 		a.estimateCommand(),
 		a.planCommand(),
+		a.emitCommand(),
 		a.replayCommand(),
 		a.reportCommand(),
 		a.gpusCommand(),

@@ -27,6 +27,8 @@ type planCommand struct {
 	maxPrice              float64
 	maxGPUs               int
 
+	emit    emitFlags
+	emitTo  string // the targets to write files for
 	gpuName string
 	count   int
 	warned  bool
@@ -60,6 +62,8 @@ func (a *app) planCommand() *cobra.Command {
 	f.BoolVar(&p.why, "why", false, "answer the usual questions with this run's numbers")
 	f.Float64Var(&p.maxPrice, "max-price", 0, "with --gpu any: US dollars an hour for all GPUs together")
 	f.IntVar(&p.maxGPUs, "max-gpus", 0, "with --gpu any: at most so many GPUs (default 8)")
+	f.StringVar(&p.emitTo, "emit", "", "write the best plan as files of these targets (`unoom emit --help` lists them); needs -o")
+	p.emit.add(c)
 	_ = c.RegisterFlagCompletionFunc("target", cobra.FixedCompletions([]string{"hf", "torchtitan", "megatron", "deepspeed", "any"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions([]string{"precision", "peft", "optimizer", "sequence"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -68,6 +72,9 @@ func (a *app) planCommand() *cobra.Command {
 func (p *planCommand) run() error {
 	req, err := p.request()
 	if err != nil {
+		return err
+	}
+	if err := p.checkEmit(); err != nil {
 		return err
 	}
 	if p.workload.gpu == "any" {
@@ -87,6 +94,9 @@ func (p *planCommand) run() error {
 	}
 	if err == nil && len(r.Plans) == 0 {
 		err = answerNo{}
+	}
+	if err == nil && p.emitTo != "" {
+		err = p.emitPlan(&p.emit, p.emitTo, &r.Plans[0], r.Capacity, p.workload.model)
 	}
 	return err
 }

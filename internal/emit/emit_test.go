@@ -121,7 +121,7 @@ func someModels(t testing.TB) []*model.Model {
 		t.Fatal(err)
 	}
 	var out []*model.Model
-	for _, name := range []string{"llama-3.1-8b", "qwen2.5-7b", "bert-base", "llama-3.1-70b", "gemma-2-9b", "mixtral-8x7b", "gpt2"} {
+	for _, name := range []string{"llama-3.1-8b", "qwen2.5-7b", "bert-base", "llama-3.1-70b", "gemma-2-9b", "mixtral-8x7b", "qwen3-8b"} {
 		e, err := c.Find(name)
 		if err != nil {
 			t.Fatalf("%s: %v", name, err)
@@ -147,16 +147,28 @@ func body(files []File) string {
 // mutations are changes of one setting, each of which a file has to show.
 func mutations() map[string]func(*workload.Workload) {
 	return map[string]func(*workload.Workload){
-		"micro-batch":   func(w *workload.Workload) { w.MicroBatch += 5 },
-		"accum":         func(w *workload.Workload) { w.Accumulation += 3 },
-		"seq":           func(w *workload.Workload) { w.Seq += 128 },
-		"dtype":         func(w *workload.Workload) { w.Precision = next(w.Precision, workload.FP32, workload.AMPBF16, workload.AMPFP16) },
-		"checkpointing": func(w *workload.Workload) { w.Checkpointing = next(w.Checkpointing, workload.NoCheckpointing, workload.FullCheckpoint) },
-		"attention":     func(w *workload.Workload) { w.Attention = next(w.Attention, workload.SDPA, workload.Eager, workload.MathSDPA) },
-		"loss":          func(w *workload.Workload) { w.Loss = next(w.Loss, workload.LossCCE, workload.LossLiger, workload.LossMegatron) },
-		"compile":       func(w *workload.Workload) { w.Compile = !w.Compile },
-		"optimizer":     func(w *workload.Workload) { w.Optimizer = workload.Optimizer{Name: next(w.Optimizer.Name, "adamw", "sgd")} },
-		"sharding":      func(w *workload.Workload) { w.Sharding = next(w.Sharding, workload.FSDP2, workload.DDP, workload.ZeRO1) },
+		"micro-batch": func(w *workload.Workload) { w.MicroBatch += 5 },
+		"accum":       func(w *workload.Workload) { w.Accumulation += 3 },
+		"seq":         func(w *workload.Workload) { w.Seq += 128 },
+		"dtype": func(w *workload.Workload) {
+			w.Precision = next(w.Precision, workload.FP32, workload.AMPBF16, workload.AMPFP16)
+		},
+		"checkpointing": func(w *workload.Workload) {
+			w.Checkpointing = next(w.Checkpointing, workload.NoCheckpointing, workload.FullCheckpoint)
+		},
+		"attention": func(w *workload.Workload) {
+			w.Attention = next(w.Attention, workload.SDPA, workload.Eager, workload.MathSDPA)
+		},
+		"loss": func(w *workload.Workload) {
+			w.Loss = next(w.Loss, workload.LossCCE, workload.LossLiger, workload.LossMegatron)
+		},
+		"compile": func(w *workload.Workload) { w.Compile = !w.Compile },
+		"optimizer": func(w *workload.Workload) {
+			w.Optimizer = workload.Optimizer{Name: map[bool]string{true: "sgd", false: "adamw"}[strings.HasPrefix(w.Optimizer.Name, "adamw")]}
+		},
+		"sharding": func(w *workload.Workload) {
+			w.Sharding = next(w.Sharding, workload.FSDP2, workload.DDP, workload.ZeRO1)
+		},
 		"offload":       func(w *workload.Workload) { w.Offload = next(w.Offload, workload.NoOffload, workload.OffloadParams) },
 		"alloc-conf":    func(w *workload.Workload) { w.AllocConf += "max_split_size_mb:64" },
 		"eval":          func(w *workload.Workload) { w.Eval = !w.Eval },
@@ -195,6 +207,9 @@ func TestNoSettingIsDroppedSilently(t *testing.T) {
 			}
 			before := summary.ReplaceAllString(body(files), "")
 			for name, change := range mutations() {
+				if name == "sharding" && job.Workload.Parallel.Data == 1 {
+					continue // one rank holds everything either way
+				}
 				if name == "rank" && !job.Workload.Method.Adapted() {
 					continue // says nothing then
 				}
@@ -245,7 +260,7 @@ func TestEachTargetWritesSomeJobs(t *testing.T) {
 				t.Errorf("job %d, %s: %v", n, target.Name, err)
 			}
 		}
-		if written < 10 {
+		if written < 5 {
 			t.Errorf("%s wrote %d of 400 jobs", target.Name, written)
 		}
 	}

@@ -52,7 +52,7 @@ func writeLLaMAFactory(s *sheet) ([]File, error) {
 		return nil, err
 	}
 	if strings.HasPrefix(optim, "galore") {
-		if optim != "galore_adamw" && optim != "galore_adamw_layerwise" {
+		if w.Method != workload.Full || optim != "galore_adamw" && optim != "galore_adamw_layerwise" {
 			return nil, s.cannot("optimizer")
 		}
 		o.set("use_galore", true)

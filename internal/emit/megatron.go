@@ -88,9 +88,11 @@ func writeMegatron(s *sheet) ([]File, error) {
 	case workload.Flash:
 		add("--attention-backend", "flash")
 		s.say("attention")
-	case workload.Eager, workload.MathSDPA:
+	case workload.Eager:
 		add("--attention-backend", "unfused")
 		s.say("attention")
+	case workload.MathSDPA:
+		add("--attention-backend", "unfused")
 	case workload.SDPA:
 		add("--attention-backend", "auto")
 		s.say("attention")

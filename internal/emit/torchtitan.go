@@ -1,7 +1,7 @@
 package emit
 
 import (
-	"strconv"
+	"math"
 	"strings"
 
 	"unoom/internal/workload"
@@ -77,6 +77,9 @@ func writeTorchtitan(s *sheet) ([]File, error) {
 		par.set("fsdp_reshard_after_forward", w.ReshardAfterForward)
 		s.say("reshard-after-forward")
 	}
+	if w.Sharding == workload.FSDP {
+		s.omit("sharding", "emit_note_fully_shard")
+	}
 	s.say("sharding", "gpus")
 	par.set("tensor_parallel_degree", max(p.Tensor, 1))
 	if p.Tensor > 1 {
@@ -128,8 +131,12 @@ func writeTorchtitan(s *sheet) ([]File, error) {
 		comp.set("components", []string{"model", "loss"})
 		s.say("compile")
 	}
-	mod.set("name", titanFamily(w))
-	mod.set("flavor", titanFlavour(w))
+	family, size := titanModel(w)
+	if family == "" {
+		return nil, &Unsupported{Target: s.target.Name, Setting: "--model " + w.Name}
+	}
+	mod.set("name", family)
+	mod.set("flavor", size)
 	mod.set("hf_assets_path", s.repository())
 	section := ""
 	switch w.FP8 {
@@ -150,8 +157,7 @@ func writeTorchtitan(s *sheet) ([]File, error) {
 	default:
 		return nil, s.cannot("fp8")
 	}
-	switch w.Attention {
-	case workload.SDPA, workload.Flash: // scaled_dot_product_attention with the flash kernel first
+	if w.Attention == workload.SDPA {
 		s.say("attention")
 	}
 	s.omit("attention", "emit_note_titan_attention")
@@ -199,33 +205,43 @@ func titanOptimizer(s *sheet) (name, impl string, err error) {
 	return name, impl, nil
 }
 
-// titanFamily maps config.json's model_type to torchtitan's models.
-// Source: torchtitan v0.2.2 torchtitan/models/__init__.py.
-func titanFamily(w *workload.Workload) string {
-	if w.Model == nil {
-		return "llama3"
-	}
-	switch t := w.Model.Type; {
-	case t == "llama4" || t == "llama4_text":
-		return "llama4"
-	case strings.HasPrefix(t, "qwen3"):
-		return "qwen3"
-	case strings.HasPrefix(t, "deepseek"):
-		return "deepseek_v3"
-	case strings.HasPrefix(t, "gpt_oss"):
-		return "gpt_oss"
-	}
-	return "llama3"
+// A flavor is a size of a model that torchtitan has.
+type flavor struct {
+	name   string
+	params float64 // in thousand millions
 }
 
-// titanFlavour is the size, as torchtitan writes it: 8B.
-func titanFlavour(w *workload.Workload) string {
-	if w.Model == nil {
-		return "8B"
+// titanModel maps config.json's model_type to torchtitan's model and the nearest
+// of its sizes; "" where torchtitan has no such network.
+//
+// Source: torchtitan v0.2.2 torchtitan/models/*/__init__.py.
+func titanModel(w *workload.Workload) (family, name string) {
+	var sizes []flavor
+	kind := ""
+	if w.Model != nil {
+		kind = w.Model.Type
 	}
-	b := float64(w.Model.Params()) / 1e9
-	if b < 10 && b-float64(int64(b)) >= 0.05 && b < 3 {
-		return strconv.FormatFloat(b, 'f', 1, 64) + "B"
+	switch {
+	case kind == "llama":
+		family, sizes = "llama3", []flavor{{"8B", 8}, {"70B", 70}, {"405B", 405}}
+	case strings.HasPrefix(kind, "llama4"):
+		family, sizes = "llama4", []flavor{{"17bx16e", 109}, {"17bx128e", 400}}
+	case kind == "qwen3":
+		family, sizes = "qwen3", []flavor{{"0.6B", 0.6}, {"1.7B", 1.7}, {"4B", 4}, {"8B", 8}, {"14B", 14}, {"32B", 32}}
+	case strings.HasPrefix(kind, "qwen3_moe"):
+		family, sizes = "qwen3", []flavor{{"30B-A3B", 30}, {"235B-A22B", 235}}
+	case kind == "deepseek_v3", kind == "deepseek_v2":
+		family, sizes = "deepseek_v3", []flavor{{"16B", 16}, {"236B", 236}, {"671B", 671}}
+	case kind == "gpt_oss":
+		family, sizes = "gpt_oss", []flavor{{"20b", 21}, {"120b", 117}}
+	default:
+		return "", ""
 	}
-	return strconv.FormatFloat(b, 'f', 0, 64) + "B"
+	best, nearest := "", math.Inf(1)
+	for _, f := range sizes {
+		if d := math.Abs(math.Log(float64(w.Model.Params()) / 1e9 / f.params)); d < nearest {
+			best, nearest = f.name, d
+		}
+	}
+	return family, best
 }

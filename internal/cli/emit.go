@@ -1,0 +1,309 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"unoom/internal/emit"
+	"unoom/internal/model"
+	"unoom/internal/plan"
+	"unoom/internal/units"
+	"unoom/internal/workload"
+)
+
+// emitFlags are the flags that say where files go and what surrounds the run.
+// `unoom emit` and `unoom plan --emit` share them.
+type emitFlags struct {
+	folder, script, queue, repository, transformers string
+	perNode                                         int64
+}
+
+func (e *emitFlags) add(c *cobra.Command) {
+	f := c.Flags()
+	f.StringVarP(&e.folder, "output", "o", "", "folder to write the files to")
+	f.StringVar(&e.script, "script", "", "training program with its arguments (default train.py)")
+	f.Int64Var(&e.perNode, "per-node", 0, "GPUs of one machine (default 8)")
+	f.StringVar(&e.queue, "queue", "", "partition (slurm) or local queue (kubernetes, kubeflow)")
+	f.StringVar(&e.repository, "repository", "", "the model on the hub or on disk (default: its published name)")
+	f.StringVar(&e.transformers, "transformers", "", "version of transformers to write for (default: 5)")
+	_ = c.MarkFlagDirname("output")
+}
+
+// check refuses what no file can hold.
+func (e *emitFlags) check() error {
+	if e.perNode < 0 || e.perNode > 1<<10 {
+		return withHint(fmt.Errorf("--per-node %d: not a number of GPUs", e.perNode), "give a number from 1 to 1024")
+	}
+	if v := e.transformers; v != "" && strings.Trim(v, "0123456789.") != "" {
+		return withHint(fmt.Errorf("--transformers %q: not a version", v), "write it as 4.57 or 5.24")
+	}
+	return nil
+}
+
+// emitTargets finds the targets of a list such as "hf,slurm".
+func (a *app) emitTargets(list string) ([]emit.Target, error) {
+	var out []emit.Target
+	for name := range strings.SplitSeq(list, ",") {
+		t, err := emit.Find(name)
+		if unknown, ok := errors.AsType[*emit.UnknownTargetError](err); ok {
+			return nil, withHint(err, a.msgs.Text("emit_hint_targets", strings.Join(unknown.Known, ", ")))
+		}
+		out = append(out, t)
+	}
+	return out, nil
+}
+
+// job puts what surrounds a workload beside it.
+func (a *app) emitJob(e *emitFlags, w *workload.Workload, asked string) *emit.Job {
+	if e.transformers != "" {
+		w = w.Clone()
+		if w.Versions == nil {
+			w.Versions = map[string]string{}
+		}
+		w.Versions["transformers"] = e.transformers
+	}
+	j := &emit.Job{
+		Workload: w, Command: a.typed(), Capacity: w.GPU.Capacity, Repository: e.repository, PerNode: e.perNode, Script: e.script, Queue: e.queue, Text: a.msgs.Text,
+	}
+	if j.Repository == "" {
+		j.Repository = repositoryOf(asked)
+	}
+	return j
+}
+
+// repositoryOf is the name of a model on the hub where the catalogue knows it:
+// the alias with an owner. A folder stays what it is.
+func repositoryOf(asked string) string {
+	if isFile(asked) {
+		return asked
+	}
+	models, err := model.Published()
+	if err != nil {
+		return ""
+	}
+	entry, err := models.Find(asked)
+	if err != nil {
+		return asked
+	}
+	for _, alias := range entry.Aliases {
+		if strings.Contains(alias, "/") {
+			return alias
+		}
+	}
+	return entry.Name
+}
+
+// typed is the command line, as a shell would read it again.
+func (a *app) typed() string {
+	words := []string{"unoom"}
+	for _, w := range a.args {
+		if w == "" || strings.ContainsAny(w, " '\"$`\\!*?[](){}<>|&;#~\t\n") {
+			w = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
+		}
+		words = append(words, w)
+	}
+	return strings.Join(words, " ")
+}
+
+// writeFiles writes a job for each target: all of it, or nothing.
+func (a *app) writeFiles(e *emitFlags, targets []emit.Target, job *emit.Job) ([]string, error) {
+	type owned struct {
+		emit.File
+		target string
+	}
+	var files []owned
+	for _, t := range targets {
+		made, err := emit.Write(job, t)
+		if u, ok := errors.AsType[*emit.Unsupported](err); ok {
+			hint := a.msgs.Text("emit_hint_nothing")
+			if len(u.Instead) > 0 {
+				hint = a.msgs.Text("emit_hint_instead", strings.Join(u.Instead, ", "))
+			}
+			return nil, withHint(err, hint)
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, f := range made {
+			files = append(files, owned{f, t.Name})
+		}
+	}
+	// Two targets may want one name for different texts.
+	at := map[string]string{}
+	for _, f := range files {
+		if text, ok := at[f.Name]; ok && text != string(f.Data) {
+			return nil, withHint(fmt.Errorf("%s of %s differs from that of another target", f.Name, f.target), "emit the targets into folders of their own")
+		}
+		at[f.Name] = string(f.Data)
+	}
+	if err := os.MkdirAll(e.folder, 0o777); err != nil {
+		return nil, withHint(err, "name a folder that can be made, with -o")
+	}
+	var names []string
+	for _, f := range files {
+		name := filepath.Join(e.folder, f.Name)
+		if err := writeWhole(name, f.Data, f.Executable); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+		fmt.Fprintf(a.Err, "unoom: %s\n", a.msgs.Text("emit_wrote", name))
+	}
+	return names, nil
+}
+
+// writeWhole writes a file under another name and renames it.
+func writeWhole(name string, data []byte, executable bool) error {
+	f, err := os.CreateTemp(filepath.Dir(name), ".unoom-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name())
+	mode := os.FileMode(0o644)
+	if executable {
+		mode = 0o755
+	}
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Chmod(mode), f.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return os.Rename(f.Name(), name)
+}
+
+// emitCommand is `unoom emit`: files for a setting that is already chosen.
+func (a *app) emitCommand() *cobra.Command {
+	var w workloadFlags
+	var e emitFlags
+	var names []string
+	for _, t := range emit.Targets() {
+		names = append(names, t.Name)
+	}
+	c := &cobra.Command{
+		Use:   "emit TARGET[,TARGET...] --model MODEL --gpu GPUS",
+		Short: "Write a setting as the files of your stack",
+		Long: "emit writes the setting that the flags state, unchanged, as files of a training\n" +
+			"stack. `unoom plan ... --emit TARGET -o DIR` looks for the fastest setting that\n" +
+			"fits first. What a file cannot hold is a comment in it, or an error.\n\n" +
+			"Targets: " + strings.Join(names[:8], ", ") + ";\n" + strings.Join(names[8:], ", ") + ".\n" +
+			"Without -o the files are printed.",
+		Example: "  unoom emit deepspeed --model llama-3.1-8b --gpu 8xa100-80gb --sharding zero2 --micro-batch 2 --accum 4 --seq 4096\n" +
+			"  unoom emit hf,slurm -o run --model llama-3.1-8b --gpu 8xh100-80gb --sharding fsdp2 --micro-batch 1 --seq 4096\n" +
+			"  unoom plan --model llama-3.1-8b --gpu 8xh100-80gb --global-batch 64 --seq 4096 --emit accelerate -o run",
+		Args: cobra.ExactArgs(1), ValidArgs: names,
+		RunE: func(_ *cobra.Command, args []string) error {
+			targets, err := a.emitTargets(args[0])
+			if err != nil {
+				return err
+			}
+			if err := e.check(); err != nil {
+				return err
+			}
+			m, err := a.findModel(w.model)
+			if err != nil {
+				return err
+			}
+			cards, err := w.findGPU()
+			if err != nil {
+				return err
+			}
+			wl, err := w.build(m, cards)
+			if err != nil {
+				return err
+			}
+			return a.emitAll(&e, targets, a.emitJob(&e, wl, w.model))
+		},
+	}
+	w.add(c)
+	e.add(c)
+	return c
+}
+
+// emitted is one file in --json.
+type emitted struct {
+	Target string `json:"target"`
+	Name   string `json:"name"`
+	Text   string `json:"text"`
+}
+
+// emitAll prints the files, or writes them where a folder is named.
+func (a *app) emitAll(e *emitFlags, targets []emit.Target, job *emit.Job) error {
+	if e.folder != "" && !a.json {
+		_, err := a.writeFiles(e, targets, job)
+		return err
+	}
+	var out []emitted
+	for _, t := range targets {
+		files, err := emit.Write(job, t)
+		if u, ok := errors.AsType[*emit.Unsupported](err); ok {
+			hint := a.msgs.Text("emit_hint_nothing")
+			if len(u.Instead) > 0 {
+				hint = a.msgs.Text("emit_hint_instead", strings.Join(u.Instead, ", "))
+			}
+			return withHint(err, hint)
+		}
+		if err != nil {
+			return err
+		}
+		for _, f := range files {
+			out = append(out, emitted{t.Name, f.Name, string(f.Data)})
+		}
+	}
+	if a.json {
+		if e.folder != "" {
+			if _, err := a.writeFiles(e, targets, job); err != nil {
+				return err
+			}
+		}
+		return a.printJSON("unoom/emit/v1", nil, struct {
+			Files []emitted `json:"files"`
+		}{out})
+	}
+	for i, f := range out {
+		if len(out) > 1 {
+			if i > 0 {
+				fmt.Fprintln(a.Out)
+			}
+			fmt.Fprintf(a.Out, "==> %s\n", f.Name)
+		}
+		fmt.Fprint(a.Out, f.Text)
+	}
+	return nil
+}
+
+// emitPlan writes the files of the recommended plan.
+func (a *app) emitPlan(e *emitFlags, list string, p *plan.Plan, capacity units.Bytes, asked string) error {
+	targets, err := a.emitTargets(list)
+	if err != nil {
+		return err
+	}
+	job := a.emitJob(e, p.Workload, asked)
+	job.Capacity, job.Peak = capacity, p.Need.Device.Mid
+	for _, s := range p.Steps {
+		job.Steps = append(job.Steps, emit.Step{Code: string(s.Code), From: s.From, To: s.To, Saves: s.Saves})
+	}
+	_, err = a.writeFiles(e, targets, job)
+	return err
+}
+
+// checkEmit refuses --emit without a place to write to, before the search.
+func (p *planCommand) checkEmit() error {
+	switch {
+	case p.emitTo == "" && p.emit.folder != "":
+		return withHint(errors.New("-o goes with --emit"), "name the files to write: --emit hf,slurm")
+	case p.emitTo == "":
+		return nil
+	case p.emit.folder == "":
+		return withHint(errors.New("--emit needs a folder"), "write -o DIR")
+	case p.workload.gpu == "any":
+		return withHint(errors.New("--emit and --gpu any contradict each other"), "choose one of the GPU sets that `--gpu any` lists, and emit for it")
+	}
+	if err := p.emit.check(); err != nil {
+		return err
+	}
+	_, err := p.emitTargets(p.emitTo)
+	return err
+}

@@ -1,0 +1,422 @@
+"""Reads emitted files with the libraries that they are for.
+
+usage: emit_check.py FOLDER [TARGET...]
+
+FOLDER has one folder for each job, named NUMBER-TARGET. Prints a JSON line for
+each: {"job": ..., "ok": ..., "error": ...}; where a library cannot be had, one
+line {"skip": TARGET, "why": ...}. Ends with {"done": number of jobs}.
+"""
+
+import abc
+import contextlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import io
+import json
+import os
+import pathlib
+import sys
+import types
+import warnings
+
+os.environ.update(DISABLE_VERSION_CHECK="1", DS_ACCELERATOR="cpu", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="", RAY_TRAIN_V2_ENABLED="1", ACCELERATE_USE_CPU="1")
+warnings.simplefilter("ignore")
+
+
+# Some libraries import at the top what only training needs. What follows stands
+# in for those imports, never for the code that checks a configuration.
+class _Class(abc.ABCMeta):
+    def __getattr__(cls, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent
+
+    def __getitem__(cls, item):
+        return cls
+
+
+class Absent(metaclass=_Class):
+    def __init__(self, *args, **kwargs):
+        pass
+
+    def __call__(self, *args, **kwargs):
+        return self
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent
+
+
+class AbsentModule(types.ModuleType):
+    __path__ = []
+    __version__ = "99"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent
+
+
+class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    names = {"triton", "evaluate", "datasets", "trl", "pandas", "pyarrow", "wandb", "sqlalchemy", "alembic", "dotenv", "prettytable", "aiohttp", "jwt", "fastapi", "starlette", "psycopg2", "tiktoken", "sentencepiece", "uvicorn"}
+
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in self.names:
+            return importlib.machinery.ModuleSpec(name, self, is_package=True)
+        return None
+
+    def create_module(self, spec):
+        return AbsentModule(spec.name)
+
+    def exec_module(self, module):
+        pass
+
+
+def bare(name):
+    """A package without its __init__, which would import all of it."""
+    spec = importlib.util.find_spec(name)
+    module = types.ModuleType(name)
+    module.__path__ = list(spec.submodule_search_locations)
+    module.__version__ = "0.14.1"
+    sys.modules[name] = module
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location("emitted_" + path.parent.name.replace("-", "_"), path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextlib.contextmanager
+def inside(folder):
+    before = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def env_clean():
+    for name in list(os.environ):
+        if name.startswith(("FSDP_", "ACCELERATE_", "PARALLELISM_CONFIG_", "FP8_")) and name != "ACCELERATE_USE_CPU":
+            del os.environ[name]
+
+
+def pretend():
+    """What a machine with GPUs has: a device to name, and bitsandbytes."""
+    import importlib.metadata
+
+    import accelerate.utils.dataclasses as d
+    import torch
+
+    d.is_cuda_available = lambda *a, **k: True
+    torch.cuda.current_device = lambda: 0
+    version = importlib.metadata.version
+    importlib.metadata.version = lambda name: "0.48.2" if name == "bitsandbytes" else version(name)
+
+
+class HF:
+    def __init__(self):
+        import transformers
+        import peft
+
+        self.t, self.peft = transformers, peft
+
+    def check(self, folder):
+        env_clean()
+        m = load(folder / "training_args.py")
+        if "deepspeed" in m.ARGS:
+            of_world(self.t.TrainingArguments, folder)
+        with inside(folder):
+            args = m.training_arguments(output_dir="out", use_cpu=True)
+        for key, value in m.ARGS.items():
+            assert hasattr(args, key), key
+            if key in ("per_device_train_batch_size", "gradient_accumulation_steps", "bf16", "fp16"):
+                assert getattr(args, key) == value, key
+        if "deepspeed" in m.ARGS:
+            # Compares the file with the arguments, and refuses what differs.
+            c = args.hf_deepspeed_config
+            c.trainer_config_finalize(args, types.SimpleNamespace(config=self.t.LlamaConfig(hidden_size=64)), 10)
+            deepspeed(c.config, m.ARGS["per_device_train_batch_size"])
+        if "deepspeed" in m.ARGS:
+            from transformers.integrations.deepspeed import unset_hf_deepspeed_config
+
+            unset_hf_deepspeed_config()
+        config = self.t.LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, vocab_size=64)
+        if m.MODEL["attn_implementation"] in ("eager", "sdpa"):
+            kwargs = dict(m.MODEL)
+            import torch
+
+            dtype = kwargs.pop("dtype", None) or kwargs.pop("torch_dtype")
+            self.t.AutoModelForCausalLM.from_config(config, **kwargs, dtype=getattr(torch, dtype))
+        if hasattr(m, "LORA"):
+            self.peft.LoraConfig(**m.LORA)
+        if hasattr(m, "QUANTIZATION"):
+            self.t.BitsAndBytesConfig(**m.QUANTIZATION)
+        if hasattr(args, "fsdp_plugin_args") and args.fsdp_plugin_args:
+            from accelerate import FullyShardedDataParallelPlugin
+
+            FullyShardedDataParallelPlugin(**args.fsdp_plugin_args)
+        env_clean()
+
+
+def of_world(cls, folder):
+    """Lets arguments be those of one process of as many as the file is for."""
+    c = json.loads((folder / "ds_config.json").read_text())
+    world = c["train_batch_size"] // (c["train_micro_batch_size_per_gpu"] * c["gradient_accumulation_steps"])
+    cls.world_size = property(lambda self: world)
+
+
+def deepspeed(config, micro):
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    class World:
+        """The mesh of processes that the file was written for."""
+
+        def get_sequence_parallel_world_size(self):
+            return 1
+
+    if any(v == "auto" for v in flat(config)):
+        raise AssertionError("an auto was left: %s" % config)
+    world = config["train_batch_size"] // (micro * config["gradient_accumulation_steps"])
+    import deepspeed.comm as dist
+
+    dist.is_initialized = lambda: True
+    dist.get_world_size = lambda *a: world
+    dist.get_rank = lambda *a: 0
+    c = DeepSpeedConfig(config)
+    assert c.train_batch_size == config["train_batch_size"] and c.zero_optimization_stage == config["zero_optimization"]["stage"]
+
+
+def flat(x):
+    for v in x.values() if isinstance(x, dict) else x:
+        if isinstance(v, (dict, list)):
+            yield from flat(v)
+        else:
+            yield v
+
+
+class DeepSpeed:
+    def __init__(self):
+        import deepspeed.runtime.config  # noqa: F401
+
+    def check(self, folder):
+        config = json.loads((folder / "ds_config.json").read_text())
+        deepspeed(config, config["train_micro_batch_size_per_gpu"])
+
+
+class Accelerate:
+    def __init__(self):
+        from accelerate.commands.config.config_args import load_config_from_file
+        self.load = load_config_from_file
+
+    def check(self, folder):
+        env_clean()
+        path = folder / "accelerate.yaml"
+        config = self.load(str(path))
+        import accelerate.commands.launch as launch
+        from accelerate.utils import FullyShardedDataParallelPlugin
+        from accelerate.utils.launch import prepare_multi_gpu_env
+
+        with inside(folder):
+            args, _ = launch.launch_command_parser().parse_known_args(["--config_file", str(path), "train.py"])
+            launch.is_fp8_available = lambda *a: True
+            args, defaults, mp = launch._validate_launch_command(args)
+            args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config) if defaults.deepspeed_config else ""
+            if args.use_deepspeed or args.use_fsdp or args.multi_gpu:
+                if args.use_deepspeed:
+                    from accelerate.utils.launch import prepare_deepspeed_cmd_env
+
+                    if args.num_machines == 1:
+                        _, env = prepare_deepspeed_cmd_env(args)
+                else:
+                    env = prepare_multi_gpu_env(args)
+            if args.use_fsdp:
+                os.environ.update({k: v for k, v in env.items() if k.startswith(("FSDP_", "ACCELERATE_", "PARALLELISM_CONFIG_"))})
+                p = FullyShardedDataParallelPlugin()
+                assert p.fsdp_version == config.fsdp_config["fsdp_version"]
+                assert p.activation_checkpointing == config.fsdp_config["fsdp_activation_checkpointing"]
+                if config.parallelism_config:
+                    from accelerate.parallelism_config import ParallelismConfig
+
+                    pc = ParallelismConfig()
+                    assert pc.total_size == config.num_processes, (pc, config.num_processes)
+            if args.use_deepspeed:
+                c = json.loads((folder / "ds_config.json").read_text())
+                deepspeed(c, c["train_micro_batch_size_per_gpu"])
+        env_clean()
+
+
+class Torchtitan:
+    def __init__(self):
+        bare("torchtitan")
+        from torchtitan.config import ConfigManager
+
+        self.manager = ConfigManager
+
+    def check(self, folder):
+        c = self.manager().parse_args(["--job.config_file", str(folder / "torchtitan.toml")])
+        p, t = c.parallelism, c.training
+        batch = p.data_parallel_replicate_degree * p.data_parallel_shard_degree
+        assert t.global_batch_size % (t.local_batch_size * batch) == 0
+        if p.pipeline_parallel_degree > 1:
+            assert t.local_batch_size % p.pipeline_parallel_microbatch_size == 0
+            assert t.local_batch_size // p.pipeline_parallel_microbatch_size >= p.pipeline_parallel_degree
+        import ast
+
+        tree = ast.parse(next(pathlib.Path(sys.modules["torchtitan"].__path__[0], "models", c.model.name).glob("__init__.py")).read_text())
+        keys = {k.value for n in ast.walk(tree) if isinstance(n, ast.Dict) for k in n.keys if isinstance(k, ast.Constant)}
+        assert c.model.flavor in keys, c.model.flavor
+
+
+class Axolotl:
+    def __init__(self):
+        from axolotl.utils.dict import DictDefault
+        from axolotl.utils.schemas.config import AxolotlConfigWCapabilities
+        from axolotl.integrations.liger.args import LigerArgs
+        from axolotl.integrations.cut_cross_entropy.args import CutCrossEntropyArgs
+
+        class Config(AxolotlConfigWCapabilities, LigerArgs, CutCrossEntropyArgs):
+            pass
+
+        self.config = Config
+
+    def check(self, folder):
+        import yaml
+
+        data = yaml.safe_load((folder / "axolotl.yaml").read_text())
+        known = set(self.config.model_fields)
+        for key in data:
+            assert key in known, "unknown key " + key
+        n = 8
+        cap = {"bf16": True, "fp8": True, "n_gpu": n, "compute_capability": "sm_90"}
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.config(**data, capabilities=cap, env_capabilities={"torch_version": "2.9.1"})
+        if "fsdp_config" in data:
+            from axolotl.utils.schemas.fsdp import FSDPConfig
+
+            assert set(data["fsdp_config"]) <= set(FSDPConfig.model_fields), data["fsdp_config"]
+
+
+class LLaMAFactory:
+    def __init__(self):
+        from transformers import HfArgumentParser
+        from llamafactory.hparams.data_args import DataArguments
+        from llamafactory.hparams.finetuning_args import FinetuningArguments
+        from llamafactory.hparams.model_args import ModelArguments
+        from llamafactory.hparams.training_args import TrainingArguments
+
+        from llamafactory.hparams.parser import _verify_model_args as verify
+
+        self.verify = verify
+        self.parser = HfArgumentParser((ModelArguments, DataArguments, TrainingArguments, FinetuningArguments))
+
+    def check(self, folder):
+        import yaml
+
+        env_clean()
+        data = yaml.safe_load((folder / "llamafactory.yaml").read_text())
+        data["use_cpu"] = True
+        with inside(folder):
+            model, rest, train, tune = self.parser.parse_dict(data)
+        self.verify(model, rest, tune)
+        assert not (tune.pure_bf16 and train.fp16)
+        env_clean()
+
+
+class SkyPilot:
+    def __init__(self):
+        bare("sky")
+        # The schema needs none of the backends, which the errors import.
+        sys.modules["sky.exceptions"] = AbsentModule("sky.exceptions")
+        import jsonschema
+        from sky.utils import schemas
+
+        self.schemas, self.js = schemas, jsonschema
+
+    def check(self, folder):
+        import yaml
+
+        data = yaml.safe_load((folder / "sky.yaml").read_text())
+        self.js.validate(data, self.schemas.get_task_schema())
+        self.js.validate(data["resources"], self.schemas.get_resources_schema())
+
+
+class Ray:
+    def __init__(self):
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+
+        self.of = FailureConfig, RunConfig, ScalingConfig
+
+    def check(self, folder):
+        m = load(folder / "ray_train.py")
+        failure, run, scaling = self.of
+        run(name="unoom", failure_config=failure(**m.FAILURE))
+        s = scaling(**m.SCALING)
+        assert s.num_workers == m.SCALING["num_workers"]
+        assert m.SCRIPT
+
+
+class PyTorch:
+    """Loads the module; python/tests/emit_gradients.py runs it."""
+
+    def __init__(self):
+        import torch
+
+        self.torch = torch
+
+    def check(self, folder):
+        class Fake(types.ModuleType):
+            pass
+
+        if "import bitsandbytes" in (folder / "train_pytorch.py").read_text():
+            sys.modules.setdefault("bitsandbytes", AbsentModule("bitsandbytes"))
+        m = load(folder / "train_pytorch.py")
+        assert callable(m.wrap) and callable(m.train_step) and m.MICRO_BATCH and m.ACCUMULATION
+
+
+CHECKERS = {
+    "hf": HF, "deepspeed": DeepSpeed, "accelerate": Accelerate, "torchtitan": Torchtitan, "axolotl": Axolotl,
+    "llamafactory": LLaMAFactory, "skypilot": SkyPilot, "ray": Ray, "pytorch": PyTorch,
+}  # fmt: skip
+
+
+def main():
+    import torch  # noqa: F401  before the stand-ins, which it would ask for
+    import transformers  # noqa: F401
+
+    finder = AbsentFinder()
+    finder.names = {n for n in finder.names if importlib.util.find_spec(n) is None}
+    sys.meta_path.append(finder)
+    pretend()
+    root = pathlib.Path(sys.argv[1])
+    wanted = sys.argv[2:] or list(CHECKERS)
+    done = 0
+    for target in wanted:
+        try:
+            checker = CHECKERS[target]()
+        except Exception as e:
+            print(json.dumps({"skip": target, "why": "%s: %s" % (type(e).__name__, e)}), flush=True)
+            continue
+        for folder in sorted(root.glob("*-" + target)):
+            error = ""
+            try:
+                with contextlib.redirect_stdout(io.StringIO()):
+                    checker.check(folder)
+            except (Exception, SystemExit) as e:
+                import traceback
+
+                frames = traceback.extract_tb(e.__traceback__)[-4:]
+                where = " < ".join("%s:%d" % (os.path.basename(f.filename), f.lineno) for f in reversed(frames))
+                error = "%s: %s (%s)" % (type(e).__name__, e, where)
+            done += 1
+            print(json.dumps({"job": folder.name, "ok": not error, "error": error[:600]}), flush=True)
+    print(json.dumps({"done": done}))
+
+
+if __name__ == "__main__":
+    main()
