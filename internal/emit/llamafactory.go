@@ -100,6 +100,7 @@ func writeLLaMAFactory(s *sheet) ([]File, error) {
 	}
 	if k := liger(s); k != nil {
 		o.set("enable_liger_kernel", true)
+		ligerWhole(s)
 	}
 	lossNotes(s)
 	if w.Eval {

@@ -160,6 +160,16 @@ func liger(s *sheet) object {
 	return o
 }
 
+// ligerWhole says that a switch turns all of liger-kernel's parts on.
+func ligerWhole(s *sheet) {
+	for _, name := range []string{"loss", "norm-kernel", "rope-kernel", "mlp-kernel"} {
+		if s.value(name) == "liger" {
+			s.said[name] = false
+			s.omit(name, "emit_note_liger_whole")
+		}
+	}
+}
+
 // lossNotes says what of the loss the stacks around transformers leave to the
 // script.
 func lossNotes(s *sheet) {
@@ -260,6 +270,8 @@ func writeTransformers(s *sheet) ([]File, error) {
 		args.set("use_liger_kernel", true)
 		if version(w, "transformers", "5.24", 4, 54) { // liger_kernel_config came with 4.54
 			args.set("liger_kernel_config", k)
+		} else {
+			ligerWhole(s)
 		}
 	}
 	lossNotes(s)
