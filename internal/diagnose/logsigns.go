@@ -330,7 +330,6 @@ func (s *signals) figuresKnown() bool { return s.hasCapacity && s.hasOutside }
 // growth is a rise of the memory that the run printed along the way.
 type growth struct {
 	first, last oomlog.Sample
-	perSample   units.Bytes
 	n           int
 }
 
@@ -364,5 +363,5 @@ func growthOf(samples []oomlog.Sample) *growth {
 	if !steady && !mostly {
 		return nil
 	}
-	return &growth{first, last, (last.Allocated.Bytes - first.Allocated.Bytes) / units.Bytes(len(tail)-1), len(tail)}
+	return &growth{first, last, len(tail)}
 }
