@@ -17,7 +17,7 @@ import (
 // layers below its own. Each package of the module has a place here.
 var layers = [][]string{
 	{"internal/units", "internal/i18n", "catalog", "python", "internal/model/graph"},
-	{"internal/account", "internal/model/vision", "internal/pickle", "internal/oomlog", "internal/alloc", "internal/gpu"},
+	{"internal/account", "internal/model/vision", "internal/pickle", "internal/oomlog", "internal/alloc", "internal/gpu", "internal/cloud"},
 	{"internal/snapshot", "internal/model"},
 	{"internal/workload", "internal/lives", "internal/replay", "internal/snapshot/snapshottest"},
 	{"internal/memory", "internal/speed"},

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"unoom/internal/cloud"
 	"unoom/internal/gpu"
 	"unoom/internal/memory"
 	"unoom/internal/plan"
@@ -22,7 +23,7 @@ type planCommand struct {
 	workload workloadFlags
 
 	allow, headroom, host string
-	targets               []string
+	targets, clouds       []string
 	keepMath, why         bool
 	maxPrice              float64
 	maxGPUs               int
@@ -36,6 +37,7 @@ type planCommand struct {
 
 func (a *app) planCommand() *cobra.Command {
 	p := &planCommand{app: a}
+	p.workload.cards = a.cards
 	c := &cobra.Command{
 		Use:     "plan --model MODEL --gpu GPUS",
 		Aliases: []string{"recommend"},
@@ -61,9 +63,14 @@ func (a *app) planCommand() *cobra.Command {
 	f.StringVar(&p.host, "host-memory", "", "RAM of the host for each GPU, such as 128GiB; limits offload")
 	f.BoolVar(&p.why, "why", false, "answer the usual questions with this run's numbers")
 	f.Float64Var(&p.maxPrice, "max-price", 0, "with --gpu any: US dollars an hour for all GPUs together")
+	f.StringSliceVar(&p.clouds, "cloud", nil, "rent of these clouds (all for any of them): machines with their prices; goes with --gpu any")
 	f.IntVar(&p.maxGPUs, "max-gpus", 0, "with --gpu any: at most so many GPUs (default 8)")
 	f.StringVar(&p.emitTo, "emit", "", "write the best plan as files of these targets (`unoom emit --help` lists them); needs -o")
 	p.emit.add(c)
+	_ = c.RegisterFlagCompletionFunc("cloud", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		all, _ := cloud.Published()
+		return append(cloud.Names(all), "all"), cobra.ShellCompDirectiveNoFileComp
+	})
 	_ = c.RegisterFlagCompletionFunc("target", cobra.FixedCompletions([]string{"hf", "torchtitan", "megatron", "deepspeed", "any"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = c.RegisterFlagCompletionFunc("allow", cobra.FixedCompletions([]string{"precision", "peft", "optimizer", "sequence"}, cobra.ShellCompDirectiveNoFileComp))
 	return c
@@ -104,6 +111,9 @@ func (p *planCommand) run() error {
 // request reads the flags.
 func (p *planCommand) request() (*plan.Request, error) {
 	w := &p.workload
+	if len(p.clouds) > 0 && w.gpu == "" && w.capacity == "" {
+		w.gpu = "any"
+	}
 	if err := w.check(); err != nil {
 		return nil, err
 	}
@@ -111,6 +121,8 @@ func (p *planCommand) request() (*plan.Request, error) {
 	switch {
 	case any && w.capacity != "":
 		return nil, withHint(errors.New("--gpu any and --capacity contradict each other"), "leave one of them out")
+	case !any && len(p.clouds) > 0:
+		return nil, withHint(errors.New("--cloud looks for machines, but the GPUs are given"), "write --gpu any, or leave --cloud out")
 	case !any && (p.maxPrice != 0 || p.maxGPUs != 0):
 		return nil, withHint(errors.New("--max-price and --max-gpus go with --gpu any"), "write --gpu any, or leave them out")
 	case p.maxPrice < 0 || p.maxGPUs < 0 || p.maxGPUs > 4096:
@@ -257,7 +269,7 @@ func (p *planCommand) requestError(err error) error {
 
 // addBigger adds the smallest card with which as many would do.
 func (p *planCommand) addBigger(req *plan.Request, r *plan.Result) {
-	kinds, err := kindsOfCards()
+	kinds, err := p.kindsOfCards()
 	if err != nil {
 		return
 	}
@@ -270,8 +282,8 @@ func (p *planCommand) addBigger(req *plan.Request, r *plan.Result) {
 
 // kindsOfCards are the cards of the catalogue that one would train on: no slices,
 // no laptops.
-func kindsOfCards() ([]plan.Hardware, error) {
-	cards, err := gpu.Published()
+func (a *app) kindsOfCards() ([]plan.Hardware, error) {
+	cards, err := a.cards()
 	if err != nil {
 		return nil, err
 	}
@@ -284,9 +296,43 @@ func kindsOfCards() ([]plan.Hardware, error) {
 	return kinds, nil
 }
 
+// machines are those of the clouds that were asked for.
+func (p *planCommand) machines() ([]plan.Hardware, error) {
+	all, err := cloud.Published()
+	if err != nil {
+		return nil, err
+	}
+	cards, err := p.cards()
+	if err != nil {
+		return nil, err
+	}
+	names := cloud.Names(all)
+	for _, c := range p.clouds {
+		if c != "all" && !slices.Contains(names, c) {
+			return nil, withHint(fmt.Errorf("--cloud %q: not known", c), "the clouds are "+strings.Join(names, ", ")+"; or all")
+		}
+	}
+	var out []plan.Hardware
+	for i := range all {
+		m := &all[i]
+		if !slices.Contains(p.clouds, m.Cloud) && !slices.Contains(p.clouds, "all") {
+			continue
+		}
+		at := slices.IndexFunc(cards, func(c gpu.Card) bool { return c.Name == m.GPU })
+		if at < 0 {
+			continue
+		}
+		out = append(out, plan.OnMachine(&cards[at], m))
+	}
+	return out, nil
+}
+
 // market answers --gpu any.
 func (p *planCommand) market(req *plan.Request) error {
-	kinds, err := kindsOfCards()
+	kinds, err := p.kindsOfCards()
+	if len(p.clouds) > 0 {
+		kinds, err = p.machines()
+	}
 	if err != nil {
 		return err
 	}

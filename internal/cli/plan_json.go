@@ -104,6 +104,8 @@ type (
 	offerJSON struct {
 		GPU        string      `json:"gpu"`
 		GPUs       int         `json:"gpus"`
+		Machine    string      `json:"machine,omitempty"`
+		Machines   int         `json:"machines,omitempty"`
 		USDPerHour *float64    `json:"usd_per_hour"`
 		USDPerStep *float64    `json:"usd_per_step"`
 		PriceFrom  string      `json:"price_source,omitempty"`
@@ -180,6 +182,9 @@ func offerOf(o *plan.Offer) *offerJSON {
 		return nil
 	}
 	j := &offerJSON{GPU: o.Hardware.Name, GPUs: o.Hardware.Count, Plan: planOf(&o.Plan, o.Hardware.Capacity)}
+	if n := o.Hardware.PerMachine; n > 0 {
+		j.Machine, j.Machines = o.Hardware.Machine, o.Hardware.Count/n
+	}
 	if o.USDPerHour > 0 {
 		hour, step := math.Round(1e2*o.USDPerHour)/1e2, o.USDPerStep
 		j.USDPerHour, j.USDPerStep = &hour, &step

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"unoom/internal/plan"
@@ -343,27 +344,60 @@ func (c *planCommand) printOffers(o *plan.Offers) error {
 	}
 	p.Para(0, text.Style(text.Good, c.say("market", o.Fitting, o.Considered)))
 	p.Blank()
-	t := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Left, text.Right, text.Right, text.Right, text.Left}}
-	faint := func(id string) string { return text.Style(text.Faint, c.say(id)) }
-	t.Row("", faint("col_gpus"), faint("col_time"), faint("col_hour"), faint("col_step_price"), faint("col_setting"))
-	for _, x := range []struct {
+	type answer struct {
 		id string
 		o  *plan.Offer
-	}{{"smallest", o.Smallest}, {"cheapest", o.Cheapest}, {"fastest", o.Fastest}} {
-		if x.o == nil {
-			continue
+	}
+	var found []answer
+	for _, x := range []answer{{"smallest", o.Smallest}, {"cheapest", o.Cheapest}, {"fastest", o.Fastest}} {
+		if x.o != nil {
+			found = append(found, x)
 		}
+	}
+	t := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Left, text.Right, text.Right, text.Right}}
+	faint := func(id string) string { return text.Style(text.Faint, c.say(id)) }
+	t.Row("", faint("col_gpus"), faint("col_time"), faint("col_hour"), faint("col_step_price"))
+	for _, x := range found {
 		hour, step := c.msgs.Text("not_available"), c.msgs.Text("not_available")
 		if x.o.USDPerHour > 0 {
 			hour = fmt.Sprintf("$%.2f", x.o.USDPerHour)
 			step = fmt.Sprintf("$%.5f", x.o.USDPerStep)
 		}
-		t.Row(text.Style(text.Strong, c.say("market_"+x.id)), fmt.Sprintf("%d × %s", x.o.Hardware.Count, x.o.Hardware.Name), c.seconds(x.o.Plan.Time.Mid), hour, step, c.short(&x.o.Plan))
+		t.Row(text.Style(text.Strong, c.say("market_"+x.id)), c.set(&x.o.Hardware), c.seconds(x.o.Plan.Time.Mid), hour, step)
 	}
 	p.Table(t)
 	p.Blank()
-	if s := o.Smallest.Hardware.Price; s.Date != "" {
-		p.Para(2, text.Style(text.Faint, c.say("market_prices", s.Source, s.Date)))
+	settings := &text.Table{Indent: 2}
+	for _, x := range found {
+		settings.Row(text.Style(text.Strong, c.say("market_"+x.id)), c.short(&x.o.Plan))
+	}
+	p.Table(settings)
+	p.Blank()
+	id := "market_prices"
+	if len(c.clouds) > 0 {
+		id = "cloud_prices"
+	}
+	var said []string
+	for _, x := range found {
+		price := &x.o.Hardware.Price
+		if price.Date == "" {
+			continue
+		}
+		if note := c.say(id, price.Source, price.Date); !slices.Contains(said, note) {
+			said = append(said, note)
+			p.Hanging("  ", text.Style(text.Faint, note))
+		}
 	}
 	return p.Err()
+}
+
+// set names a set of accelerators, and the machines they come in.
+func (c *planCommand) set(h *plan.Hardware) string {
+	if h.PerMachine == 0 {
+		return fmt.Sprintf("%d × %s", h.Count, h.Name)
+	}
+	if n := h.Count / h.PerMachine; n > 1 {
+		return fmt.Sprintf("%d × %s (%d × %s)", n, h.Machine, h.Count, h.Name)
+	}
+	return fmt.Sprintf("%s (%d × %s)", h.Machine, h.Count, h.Name)
 }

@@ -23,6 +23,8 @@ import (
 // are the same on every command that takes a workload.
 type workloadFlags struct {
 	flags *pflag.FlagSet
+	// cards is the catalogue that --gpu is looked up in, nil: the published one.
+	cards func() (gpu.Catalogue, error)
 
 	model, gpu, capacity                               string
 	method, dtype, optimizer, framework                string
@@ -227,7 +229,11 @@ func modelHint(err error) error {
 func (w *workloadFlags) findGPU() (gpu.Request, error) {
 	var r gpu.Request
 	if w.gpu != "" {
-		cards, err := gpu.Published()
+		list := w.cards
+		if list == nil {
+			list = gpu.Published
+		}
+		cards, err := list()
 		if err != nil {
 			return r, err
 		}

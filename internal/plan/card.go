@@ -1,8 +1,10 @@
 package plan
 
 import (
+	"unoom/internal/cloud"
 	"unoom/internal/gpu"
 	"unoom/internal/speed"
+	"unoom/internal/units"
 )
 
 // HardwareOf returns a number of cards as a plan sees them. What the catalogue
@@ -45,6 +47,21 @@ func HardwareOf(c *gpu.Card, count int) Hardware {
 	if len(c.USDHour) == 2 {
 		h.Price = Price{Low: c.USDHour[0], High: c.USDHour[1], Source: "catalog/gpus", Date: "2026-05"}
 	}
+	return h
+}
+
+// OnMachine returns the cards of one machine of a cloud.
+func OnMachine(c *gpu.Card, m *cloud.Machine) Hardware {
+	h := HardwareOf(c, m.GPUs)
+	h.Machine, h.PerMachine = m.Cloud+" "+m.Name, m.GPUs
+	h.Device.PerNode = m.GPUs
+	per := m.USDHour / float64(m.GPUs)
+	where := m.Source
+	if m.Region != "any" {
+		where += ", " + m.Region
+	}
+	h.Price = Price{Low: per, High: per, Source: where, Date: m.Date}
+	h.Host = units.FromGiB(m.RAMGiB / float64(m.GPUs))
 	return h
 }
 

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"cmp"
+	"math"
 	"slices"
 )
 
@@ -56,13 +57,15 @@ func Choose(req *Request, m *Market) (*Offers, error) {
 	var all []scanned
 	for i := range m.Kinds {
 		h := m.Kinds[i]
-		h.Host = req.Hardware.Host
+		if req.Hardware.Host > 0 {
+			h.Host = req.Hardware.Host
+		}
 		if !suits(&h, req) {
 			continue
 		}
 		// From the first count that is enough, twice as many each time: more
 		// accelerators are faster, and rarely cheaper for a step.
-		for n := 1; n <= most; n = nextCount(n, max(h.Device.PerNode, 1)) {
+		for n := max(h.PerMachine, 1); n <= most; n = h.next(n) {
 			if m.MaxPrice > 0 && (h.Price.Low == 0 || float64(n)*h.Price.Mid() > m.MaxPrice) {
 				break
 			}
@@ -103,6 +106,19 @@ func Choose(req *Request, m *Market) (*Offers, error) {
 	return out, err
 }
 
+// next is the number of accelerators to look at after n: twice as many, or twice
+// the machines where the machine is a whole node; one machine of a part of a node
+// does not join another.
+func (h *Hardware) next(n int) int {
+	switch {
+	case h.PerMachine == 0:
+		return nextCount(n, max(h.Device.PerNode, 1))
+	case h.PerMachine < 8:
+		return math.MaxInt
+	}
+	return 2 * n
+}
+
 // suits reports whether a kind of accelerator computes in the formats of a
 // request.
 func suits(h *Hardware, req *Request) bool {
@@ -133,8 +149,8 @@ func scan(req *Request, h Hardware) (float64, error) {
 		s = loose
 	}
 	s.gpus = []int{h.Count}
-	s.offload = req.Hardware.Host > 0 // the host of a machine nobody has chosen yet is not known
-	s.slowest = 1                     // only the fastest counts
+	s.offload = h.Host > 0 // the host of a machine nobody has chosen yet is not known
+	s.slowest = 1          // only the fastest counts
 	s.losses, s.optimizers = s.losses[:1], s.optimizers[:1]
 	if len(s.stacks) > 1 { // not every stack has the first loss
 		s.losses = p.space.losses
@@ -158,7 +174,7 @@ func offer(req *Request, all []scanned, ok func(*scanned) bool) (*Offer, error) 
 			break
 		}
 		full := *req
-		full.Hardware, full.NoOffload, full.Most = all[i].h, req.Hardware.Host == 0, 1
+		full.Hardware, full.NoOffload, full.Most = all[i].h, all[i].h.Host == 0, 1
 		r, err := Make(&full)
 		if err != nil {
 			return nil, err

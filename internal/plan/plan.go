@@ -50,6 +50,10 @@ type Hardware struct {
 	// a limit.
 	Host  units.Bytes
 	Price Price
+	// Machine is what a cloud calls the machine, PerMachine how many of the
+	// accelerators it has; "" and 0 where the accelerators are alone.
+	Machine    string
+	PerMachine int
 }
 
 // A Price is the range of what one accelerator costs to rent for an hour, in US

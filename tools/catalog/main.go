@@ -19,6 +19,7 @@ var groups = []group{
 	{folder: "gpus", required: []string{"name", "aliases", "vendor", "arch", "nominal_gb", "memory_mib", "torch_mib", "bandwidth_gbs",
 		"sms", "tflops", "link", "pcie_gbs", "per_node", "context_mib", "verified"},
 		known: []string{"sm", "link_gbs", "usd_hour", "laptop", "note", "mig"}},
+	{folder: "clouds", required: []string{"name", "cloud", "gpu", "gpus", "usd_hour", "region", "date", "source"}, known: []string{"ram_gib"}},
 	{folder: "variants", required: []string{"name", "set", "source"}, known: []string{"frameworks", "flavour", "library", "from", "before", "attention", "families", "methods", "kernels", "otherwise"}},
 }
 
