@@ -286,6 +286,9 @@ func (w *workloadFlags) build(m *model.Model, cards gpu.Request) (*workload.Work
 		out.Framework = workload.HFTrainer
 		out.Assume("framework", "hf", "nobody said which")
 	}
+	if out.Loss == workload.LossChunked {
+		out.Kernels.ChunkedLoss = 8
+	}
 	w.precision(out)
 	if out.Method.Adapted() {
 		out.Adapter = workload.Adapter{Rank: w.rank, Targets: []string{"all-linear"}}

@@ -26,6 +26,9 @@ type form struct {
 	// quantised is made float32 (peft's prepare_model_for_kbit_training).
 	packed float64
 	kbit   bool
+	// fused says that norms and transformations are hand-written kernels that keep
+	// less than PyTorch's own (Liger).
+	fused bool
 }
 
 // An instant is a moment at which memory may peak.
@@ -127,7 +130,9 @@ func (f *form) layer(r *run, c *Choice, fm formats) layer {
 	var l layer
 	tp := float64(c.Tensor)
 	w := fm.compute
-	fused := c.Kernels != speed.Eager
+	// torchtitan without torch.compile runs PyTorch's own operations.
+	titan := c.Kernels == speed.Fused && !f.fused
+	fused := c.Kernels != speed.Eager && !titan
 	amp := fm.residual == 4 && fm.compute == 2
 	norm := 0.0 // bytes for each unit of width that one norm and its consumer keep
 	switch {
@@ -197,7 +202,7 @@ func (f *form) layer(r *run, c *Choice, fm formats) layer {
 	// products is divided too (Megatron, torchtitan); the products alone
 	// elsewhere.
 	if c.Tensor > 1 {
-		if fused {
+		if fused || titan {
 			l.all, l.selective, l.boundary, l.transient = l.all/tp, l.selective/tp, l.boundary/tp, l.transient/tp+w*r.h
 		} else {
 			whole := r.norms * norm * r.h
@@ -295,9 +300,12 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 	step := temporary * trained
 	n := 1.0 // ranks that the sharded parts are divided over
 	var buffers, host float64
+	var reducing float64 // buffers that are there from the first reduction on
 	if c.Sharding != speed.NoSharding && c.Sharding != speed.DDP {
 		n = max(1, float64(c.Shard*c.Context)/spread)
 	}
+	titan := c.Kernels == speed.Fused && !f.fused
+	largest := max(s.embed, s.head) / float64(c.Tensor)
 	unitBytes := 2.0
 	if fm.compute == 4 {
 		unitBytes = 4
@@ -322,13 +330,18 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 	case speed.FSDP:
 		// The ends stay gathered from forward to backward; of the layers, two or
 		// three at a time, in pools of the streams that gather and reduce.
-		gathered := unitBytes*ends + 3*unitBytes*unit
+		held := ends
+		if titan {
+			held = largest // embedding and head are groups of their own
+		}
+		gathered := unitBytes*held + 3*unitBytes*unit
 		reduce := 0.0
 		if c.Method == FullTune {
-			reduce = max(2*fm.grad*unit, fm.grad*ends)
+			reduce = max(2*fm.grad*unit, fm.grad*held)
 		}
 		if c.Data > 1 || c.Context > 1 {
-			buffers += gathered + reduce
+			buffers += gathered
+			reducing = reduce
 		}
 		weights, grads, state, step = weights/n, grads/n, state/n, step/n
 	}
@@ -406,6 +419,9 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 		switch c.Loss {
 		case ChunkedLoss:
 			logits = tokens * (w*vocab + 7*vocab/8)
+			if titan { // the float32 pieces and their gradients are kept to be joined
+				logits = tokens * 12 * vocab
+			}
 		case FusedLoss:
 			chunk := min(tokens, 1+tokens*s.hidden/max(vocab, 1))
 			logits = tokens*w*s.hidden + chunk*vocab*3*w
@@ -414,6 +430,9 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 			}
 		default:
 			logits = tokens * 12 * vocab
+			if titan {
+				logits = tokens * 16 * vocab
+			}
 		}
 	}
 	before := 0.0 // gradients that are there when a forward pass starts
@@ -432,12 +451,16 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 		}
 	}
 	note(atLoss, static+before+cache, x+logits)
-	note(atBackward, static+max(before, min(grads, fm.grad*ends))+cache, x+tokens*peakLayer)
+	early := min(grads, fm.grad*ends) // gradients that are there when the last layer's backward runs
+	if titan && c.Sharding == speed.FSDP {
+		early = min(grads, fm.grad*ends/n)
+	}
+	note(atBackward, static+reducing+max(before, early)+cache, x+tokens*peakLayer)
 	embedGrad := 0.0
 	if c.Method == FullTune && s.vocab > 0 {
 		embedGrad = fm.grad * min(ends, s.vocab*s.hidden/float64(c.Tensor))
 	}
-	note(atEnd, static+grads, tokens*peakLayer+embedGrad)
+	note(atEnd, static+reducing+grads, tokens*peakLayer+embedGrad)
 	note(atStep, static+grads, step)
 	if c.Method == QLoRA { // the largest matrix, dequantised
 		worst.active += 2 * unit / 4

@@ -251,7 +251,7 @@ func newPlanner(req *Request) (*planner, error) {
 			break
 		}
 	}
-	s.form = &form{s: s.shape, outside: float64(h.Outside), link: d.Link > 0, packed: packedBytes(w.Base), kbit: w.Adapter.KBit}
+	s.form = &form{s: s.shape, outside: float64(h.Outside), link: d.Link > 0, packed: packedBytes(w.Base), kbit: w.Adapter.KBit, fused: w.Kernels.FusedNorm != "" || w.Kernels.FusedMLP != ""}
 	s.optimizers = []Optimizer{base.Optimizer}
 	if base.Optimizer == AdamW {
 		s.optimizers = []Optimizer{AdamWFused, AdamW}
@@ -381,14 +381,16 @@ func (p *planner) judge(c *Choice) Judgement {
 	return j
 }
 
-// played reports whether the engine plays everything that a choice sets.
+// played reports whether the engine plays everything that a choice sets. What it
+// knows that it does not play it refuses itself.
 //
 // Known gap: the engine does not yet look at the offload of activations, at
-// selective recomputation, or at recomputation of some layers only; its figures
-// would be those of other settings.
+// selective recomputation outside of torchtitan, or at recomputation of some
+// layers only; its figures would be those of other settings.
 func (p *planner) played(c *Choice) bool {
 	partial := c.Recompute == RecomputeFull && c.Layers < p.space.layersOfRank(c)
-	return !c.OffloadActivations && c.Recompute != RecomputeSelective && !partial
+	selective := c.Recompute == RecomputeSelective && p.target(c) != Torchtitan
+	return !c.OffloadActivations && !selective && !partial
 }
 
 // maxRuns bounds the runs of the engine for one request: the present setting,

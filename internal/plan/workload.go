@@ -228,6 +228,9 @@ func apply(w *workload.Workload, base, c *Choice, target Target) *workload.Workl
 		switch {
 		case c.Loss == ChunkedLoss:
 			n.Loss = workload.LossChunked
+			if n.Kernels.ChunkedLoss == 0 {
+				n.Kernels.ChunkedLoss = 8 // torchtitan's and torchtune's number of pieces
+			}
 		case c.Loss == FusedLoss && target == Megatron:
 			n.Loss = workload.LossMegatron
 		case c.Loss == FusedLoss:
