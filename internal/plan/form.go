@@ -158,7 +158,10 @@ func (f *form) layer(r *run, c *Choice, fm formats) layer {
 	if r.q > 0 && r.k < r.q && !fused && c.Attention != FlashAttention {
 		attn = w * 4 * r.q // keys and values repeated for every head
 	}
-	if r.fusedQKV {
+	switch {
+	case c.Kernels == speed.Megatron: // the queries before and after rotation
+		attn += w * r.q
+	case r.fusedQKV:
 		attn += w * (r.q + r.k)
 	}
 	if r.qkNorm {
@@ -187,8 +190,11 @@ func (f *form) layer(r *run, c *Choice, fm formats) layer {
 		}
 	}
 	l.all += attn + mlp + w*r.state
-	if c.Method != FullTune { // each adapted matrix keeps its input in its own copy
+	switch {
+	case c.Method == QLoRA, c.Method == LoRA && fm.residual == 4: // each adapted matrix keeps its input in its own copy
 		l.all += 2 * r.linears
+	case c.Method == LoRA: // the inputs themselves, of which only the inner one is not kept anyway
+		l.all += w * (r.ffn + r.topK*r.expFF + r.sharedFF)
 	}
 	ff := r.ffn + r.topK*r.expFF + r.sharedFF
 	l.selective = w*(r.q+r.k+ff+r.h) + w*r.q + 4*r.heads + w*r.h
@@ -304,6 +310,7 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 	if c.Sharding != speed.NoSharding && c.Sharding != speed.DDP {
 		n = max(1, float64(c.Shard*c.Context)/spread)
 	}
+	mega := c.Kernels == speed.Megatron
 	titan := c.Kernels == speed.Fused && !f.fused
 	largest := max(s.embed, s.head) / float64(c.Tensor)
 	unitBytes := 2.0
@@ -320,6 +327,9 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 		}
 	case speed.ZeRO1:
 		state, step = state/n, 4*trained/n
+		if mega { // views of the gradient buffer
+			step = 0
+		}
 	case speed.ZeRO2:
 		buffers += min(2*5e8*fm.grad, grads) // reduce_bucket_size, twice with overlap
 		grads, state, step = grads/n, state/n, 4*trained/n
@@ -337,13 +347,22 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 		gathered := unitBytes*held + 3*unitBytes*unit
 		reduce := 0.0
 		if c.Method == FullTune {
-			reduce = max(2*fm.grad*unit, fm.grad*held)
+			// Under accelerate gradients are reduced in the type of computation, in
+			// torchtitan in float32.
+			each := unitBytes
+			if titan {
+				each = fm.grad
+			}
+			reduce = max(2*each*unit, each*held)
 		}
 		if c.Data > 1 || c.Context > 1 {
 			buffers += gathered
 			reducing = reduce
 		}
 		weights, grads, state, step = weights/n, grads/n, state/n, step/n
+	}
+	if mega && c.Method == FullTune { // stand-ins for gradients that are added into the buffer
+		buffers += 2 * (unit + largest)
 	}
 	if c.OffloadOptimizer {
 		host += state
@@ -423,6 +442,10 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 				logits = tokens * 12 * vocab
 			}
 		case FusedLoss:
+			if mega {
+				logits = tokens * 4 * vocab
+				break
+			}
 			chunk := min(tokens, 1+tokens*s.hidden/max(vocab, 1))
 			logits = tokens*w*s.hidden + chunk*vocab*3*w
 			if c.Method == FullTune {
@@ -433,10 +456,13 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 			if titan {
 				logits = tokens * 16 * vocab
 			}
+			if mega { // logits, and probabilities in float32 that are worked on in place
+				logits = tokens * 6 * vocab
+			}
 		}
 	}
 	before := 0.0 // gradients that are there when a forward pass starts
-	if c.Accumulation > 1 {
+	if c.Accumulation > 1 || mega { // Megatron's buffer is there from the start
 		before = grads
 	}
 	cache := fm.cache * matmul
@@ -457,7 +483,7 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 	}
 	note(atBackward, static+reducing+max(before, early)+cache, x+tokens*peakLayer)
 	embedGrad := 0.0
-	if c.Method == FullTune && s.vocab > 0 {
+	if c.Method == FullTune && s.vocab > 0 && c.Sharding != speed.FSDP { // there it is in the buffers
 		embedGrad = fm.grad * min(ends, s.vocab*s.hidden/float64(c.Tensor))
 	}
 	note(atEnd, static+reducing+grads, tokens*peakLayer+embedGrad)

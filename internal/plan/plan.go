@@ -359,11 +359,13 @@ func (p *planner) judge(c *Choice) Judgement {
 	j := Judgement{Phase: phaseOf(n.at), Host: units.Bytes(n.host)}
 	if p.req.Judge != nil && p.runs < maxRuns && p.played(c) {
 		w := p.workloadOf(c)
-		if w.Accumulation > 2 { // from the second micro-batch on all are alike
+		// From the second micro-batch on all are alike, in a pipeline from the
+		// second time it is full.
+		if most := 2 * int64(c.Pipeline); w.Accumulation > most {
 			w = w.Clone()
-			w.Accumulation = 2
+			w.Accumulation = most
 		}
-		if est, err := p.req.Judge(w); err == nil {
+		if est, err := fullest(p.req.Judge, w); err == nil {
 			p.runs++
 			j.Engine, j.Phase = est, remedy.Phase(est.Phase)
 			j.Device = cardOf(est, units.Bytes(n.outside))

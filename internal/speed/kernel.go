@@ -151,8 +151,14 @@ func (m *machine) forward(b *Block, n, s float64, st *Setting) micro {
 		}
 		use := m.c.attention(m.d.Arch)
 		work := n * b.scoreFLOPs(int64(s)) / tp
-		// Short sequences do not fill the tiles of a fused attention kernel.
-		r.attention += work / (m.peak(t) * use * s / (s + m.c.ShortSequence))
+		// Short sequences do not fill the tiles of a fused attention kernel; ranks
+		// that pass keys around work on pieces, twice as many as there are ranks.
+		piece := s
+		if st.Context > 1 {
+			piece = s / float64(2*st.Context)
+			launches += 3 * float64(2*st.Context)
+		}
+		r.attention += work / (m.peak(t) * use * piece / (piece + m.c.ShortSequence))
 	}
 	f := m.c.pointwise(st.Kernels)
 	r.memory += n / tp * f * (m.c.NormTraffic*float64(b.Norms) + m.c.InnerTraffic*float64(b.Inner)) / m.bandwidth
