@@ -461,7 +461,7 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 			}
 		}
 	}
-	before := 0.0 // gradients that are there when a forward pass starts
+	before := 0.0                   // gradients that are there when a forward pass starts
 	if c.Accumulation > 1 || mega { // Megatron's buffer is there from the start
 		before = grads
 	}
