@@ -10,6 +10,8 @@ func lacking(w *workload.Workload) string {
 			switch {
 			case l.MoE != nil:
 				return "a mixture of experts"
+			case l.Attention != nil && l.Attention.MLA != nil:
+				return "latent attention"
 			case l.SSM != nil:
 				return "a network with state-space layers"
 			}

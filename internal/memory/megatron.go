@@ -140,6 +140,8 @@ func (m *megatron) readArguments() error {
 	m.first, m.last = m.rnk == 0, m.rnk == m.p-1
 	m.mask = !w.Has("no-create-attention-mask-in-dataloader")
 	switch {
+	case w.Model.Type != "megatron":
+		return &NotModelled{"Megatron with a network that its own launch arguments do not describe"}
 	case w.FP8 != workload.NoFP8:
 		return &NotModelled{"fp8 in Megatron"}
 	case w.Has("megatron-fsdp"):
@@ -268,11 +270,6 @@ func (m *megatron) load() error {
 		}
 	}
 	ld.finish()
-	for _, b := range n.stacks[0].blocks {
-		if b.l.Attention != nil && b.qkv == nil {
-			return &NotModelled{"Megatron with a network that its own launch arguments do not describe"}
-		}
-	}
 	return nil
 }
 
