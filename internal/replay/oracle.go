@@ -39,7 +39,7 @@ func (o *oracle) record(got alloc.Event) {
 	if o.differ != nil {
 		return
 	}
-	if got.Action == alloc.FreeRequested && o.skippedRequests {
+	if got.Action == alloc.FreeRequested && o.skippedRequests || got.Action == alloc.FreeCompleted && o.skippedCompletions {
 		return
 	}
 	if o.cursor >= o.end {

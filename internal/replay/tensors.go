@@ -63,8 +63,9 @@ type tensors struct {
 	segmentShelves []shelf // of each of them
 	// poolsRecorded says that the events tell the private pool.
 	poolsRecorded bool
-	// skippedRequests says that the recording leaves out free_requested.
-	skippedRequests bool
+	// skippedRequests and skippedCompletions say that the recording leaves out
+	// free_requested or free_completed (skip_actions, since torch 2.10).
+	skippedRequests, skippedCompletions bool
 }
 
 func (t *tensors) odd(code string, event int32) {
@@ -94,6 +95,7 @@ func (c *Case) number() {
 		}
 	}
 	c.skippedRequests = requests == 0 && completions > 0 && c.completesUnrequested()
+	c.skippedCompletions = completions == 0 && requests > 0 && c.reusesUncompleted()
 	c.ops = make([]op, 0, len(c.Events)-min(requests, completions))
 	c.all = make([]tensor, 0, allocs+max(0, requests-allocs)+64)
 	live := newAddresses(1024)
@@ -137,6 +139,9 @@ func (c *Case) number() {
 			if i+1 < int32(len(c.Events)) && c.Events[i+1].Action == alloc.FreeCompleted && c.Events[i+1].Addr == e.Addr {
 				o.kind, o.at = opFree, i+1
 				c.all[id].completed = i + 1
+			} else if c.skippedCompletions {
+				o.kind = opFree
+				c.all[id].completed = i
 			} else if waiting.put(e.Addr, id) {
 				c.odd("free_of_freed_block", i)
 			}
@@ -217,6 +222,25 @@ func (c *Case) completesUnrequested() bool {
 			}
 		case alloc.FreeCompleted:
 			if _, known := live.get(e.Addr); known {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// reusesUncompleted reports whether an address is handed out again whose free
+// was requested: then it was completed as well.
+func (c *Case) reusesUncompleted() bool {
+	freed := newAddresses(1024)
+	for i := range c.Events {
+		switch e := &c.Events[i]; e.Action {
+		case alloc.FreeRequested:
+			if e.Addr != 0 {
+				freed.put(e.Addr, 0)
+			}
+		case alloc.Alloc:
+			if _, known := freed.get(e.Addr); known {
 				return true
 			}
 		}
