@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"unoom/internal/diagnose"
 	"unoom/internal/lives"
 	"unoom/internal/replay"
 	"unoom/internal/report/export"
@@ -130,30 +131,33 @@ func (f *reportFlags) file(out, name string, format export.Format) string {
 
 // shown is one device of a report.
 type shown struct {
-	replayed
-	history *lives.History
-	moment  int32
+	*diagnose.Held
+	// exact is a check that kept the sizes of blocks; nil if the trace is not
+	// reproduced.
+	exact  *replay.Result
+	moment int32
 }
-
-// sweepEvents is how long a trace may be for a report to replay all settings.
-const sweepEvents = 400_000
 
 // shownDevices looks at every device that has anything, with the moment that was
 // asked for.
 func (a *app) shownDevices(snap *snapshot.Snapshot, f *reportFlags) ([]shown, error) {
 	var out []shown
-	for _, c := range replay.Cases(snap) {
-		h := lives.Of(snap, c.Device, c.Settings)
-		if f.device >= 0 && c.Device != f.device || len(h.Events) == 0 && h.EndReserved == 0 {
+	all := diagnose.Snapshot(snap, f.device, diagnose.Given{})
+	for _, d := range all.Devices {
+		if f.device >= 0 && d.Device != f.device {
 			continue
 		}
-		c.KeepBytes = true
-		s := shown{replayed: replayed{Case: c, check: c.Check()}, history: h}
-		if err := s.answerTo(&replayQuestion{}, len(h.Events) <= sweepEvents && s.check.Reproducible); err != nil {
-			return nil, err
+		h := all
+		if d.Device != all.Device {
+			h = diagnose.Snapshot(snap, d.Device, diagnose.Given{})
+		}
+		s := shown{Held: h}
+		if c, r := h.Case, h.Check; r.Reproducible && r.Mismatches() == 0 && r.Skipped == 0 {
+			c.KeepBytes = true
+			s.exact = c.CheckAs(r.Torch, r.Tie)
 		}
 		var err error
-		if s.moment, err = f.moment(h); err != nil {
+		if s.moment, err = f.moment(h.History); err != nil {
 			return nil, err
 		}
 		out = append(out, s)
@@ -198,7 +202,7 @@ func (a *app) writeReport(w io.Writer, format export.Format, name string, snap *
 	var views []export.View
 	for i := range devices {
 		d := &devices[i]
-		views = append(views, export.View{History: d.history, Moment: d.moment, Bytes: d.exactBytes()})
+		views = append(views, export.View{History: d.History, Moment: d.moment, Bytes: d.exactBytes()})
 	}
 	switch format {
 	case export.Pprof:
@@ -215,18 +219,19 @@ func (a *app) writeReport(w io.Writer, format export.Format, name string, snap *
 // exactBytes returns the sizes of blocks as the replay found them, nil if it does
 // not reproduce the trace.
 func (d *shown) exactBytes() func(*lives.Tensor) int64 {
-	r := d.check
-	if !r.Reproducible || r.Mismatches() > 0 || r.Skipped > 0 {
+	r := d.exact
+	if r == nil {
 		return nil
 	}
 	return func(t *lives.Tensor) int64 {
-		if n := r.BlockBytes(int(t.Born)); t.Born >= 0 && n > 0 {
-			return n
+		n := r.BlockBytes(int(t.Born))
+		if t.Born == lives.Before {
+			n = r.BlockBytes(int(t.Freed))
 		}
-		if n := r.BlockBytes(int(t.Freed)); t.Born == lives.Before && n > 0 {
-			return n
+		if n == 0 {
+			return t.Bytes
 		}
-		return t.Bytes
+		return n
 	}
 }
 
@@ -235,11 +240,15 @@ func (a *app) writePage(w io.Writer, name string, snap *snapshot.Snapshot, devic
 	first := &devices[0]
 	for i := range devices {
 		d := &devices[i]
+		texts, err := d.texts()
+		if err != nil {
+			return err
+		}
 		sources = append(sources, html.Source{
-			History: d.history, Case: d.Case, Bytes: d.exactBytes(), Trials: d.trials, Moment: d.moment, Texts: d.texts(),
+			History: d.History, Case: d.Case, Bytes: d.exactBytes(), Trials: d.Trials, Moment: d.moment, Texts: texts,
 		})
-		switch one, other := len(d.history.OOMs) > 0, len(first.history.OOMs) > 0; {
-		case one && !other, one == other && d.history.Peak.Allocated > first.history.Peak.Allocated:
+		switch one, other := len(d.History.OOMs) > 0, len(first.History.OOMs) > 0; {
+		case one && !other, one == other && d.PeakAllocated > first.PeakAllocated:
 			first = d
 		}
 	}

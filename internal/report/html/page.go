@@ -118,6 +118,7 @@ type Texts struct {
 	Headline string   `json:"headline"`
 	Lead     string   `json:"lead"`
 	Figures  []Figure `json:"figures"`
+	Causes   []Cause  `json:"causes"`
 	Advice   []Advice `json:"advice"`
 	Notes    []string `json:"notes"`
 }
@@ -129,10 +130,20 @@ type Figure struct {
 	Tone  string `json:"tone"`
 }
 
-// Advice is a cause or a remedy with its reasons.
+// A Cause is one reason of a failure, or of the peak.
+type Cause struct {
+	Title    string   `json:"title"`
+	Share    string   `json:"share"` // how likely it is
+	Evidence []string `json:"evidence"`
+}
+
+// Advice is a remedy.
 type Advice struct {
-	Title string   `json:"title"`
-	Lines []string `json:"lines"`
+	Title   string   `json:"title"`
+	Code    string   `json:"code"`
+	Effects string   `json:"effects"` // what it brings and costs
+	Why     string   `json:"why"`
+	Change  []string `json:"change"` // lines of code or settings
 }
 
 // Write writes the page.

@@ -36,7 +36,8 @@ func sample(events int) *Report {
 		d.Texts[lang] = Texts{
 			Headline: "Peak of 7.31 GiB in the backward pass", Lead: "Activations hold most of it.",
 			Figures: []Figure{{"7.31 GiB", "peak allocated", ""}, {"8.02 GiB", "peak reserved", ""}, {"reproduced", "replay", "good"}},
-			Advice:  []Advice{{"Recompute activations", []string{"saves 3.20 GiB", "about 30 % slower"}}},
+			Causes:  []Cause{{"Fragmentation", "62 %", []string{"3.10 GiB are cached in pieces"}}},
+			Advice:  []Advice{{"Recompute activations", "recompute.checkpointing", "frees 3.20 GiB, 30 % slower", "activations are most of it", []string{"x = checkpoint(layer, x)"}}},
 			Notes:   []string{"The recording begins with an empty allocator."},
 		}
 	}
@@ -178,6 +179,8 @@ func TestPageInABrowser(t *testing.T) {
 	expect("#figures", "8.02 GiB", "reproduced")
 	expect("#timeline-at", "event 270", "5.07 GiB allocated of 6.10 GiB reserved")
 	expect("#holders", "model.py:31 forward", "activations", "4.7 %")
+	expect("#causes", "Fragmentation", "62 %", "3.10 GiB are cached in pieces")
+	expect("#advice", "Recompute activations", "recompute.checkpointing", "frees 3.20 GiB", "x = checkpoint(layer, x)")
 	expect("#growth", "1024.00 KiB a step")
 	expect("#trials", "expandable_segments:True", "as recorded")
 	expect("#map-at", "93 segments")

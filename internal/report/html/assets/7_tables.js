@@ -84,3 +84,15 @@ function drawTrials() {
   document.getElementById("trials").innerHTML = `<table class="rows"><thead><tr><th class="n">${escape(say("reserved"))}</th><th class="n">${escape(say("failed"))}</th><th class="n">${escape(say("retries"))}</th><th>${escape(say("setting"))}</th></tr></thead><tbody>${
     list.map((t) => `<tr><td class="n">${size(t.reserved)}</td><td class="n">${count(t.failed)}</td><td class="n">${count(t.retries)}</td><td class="place">${t.conf ? `<code>${escape(t.conf)}</code>` : escape(say("defaults"))}${t.recorded ? ` <small>${escape(say("as_recorded"))}</small>` : ""}</td></tr>`).join("")}</tbody></table>`;
 }
+
+// drawAdvice says why, and what to do.
+function drawAdvice(texts) {
+  const list = (lines) => (lines.length ? `<ul>${lines.map((l) => `<li>${escape(l)}</li>`).join("")}</ul>` : "");
+  document.getElementById("causes-card").hidden = texts.causes.length === 0;
+  document.getElementById("causes").innerHTML = `<div class="causes">${texts.causes.map((c) =>
+    `<div class="cause"><b>${escape(c.title)}</b> <span class="sub">${escape(c.share)}</span>${list(c.evidence)}</div>`).join("")}</div>`;
+  document.getElementById("advice-card").hidden = texts.advice.length === 0;
+  document.getElementById("advice").innerHTML = `<div class="causes">${texts.advice.map((a) =>
+    `<div class="cause"><b>${escape(a.title)}</b> <code>${escape(a.code)}</code><div class="effects">${escape(a.effects)}</div><div class="sub">${escape(a.why)}</div>${
+      a.change.length ? `<pre>${escape(a.change.join("\n"))}</pre>` : ""}</div>`).join("")}</div>`;
+}

@@ -67,9 +67,7 @@ function drawWords() {
   document.getElementById("figures").innerHTML = texts.figures.map((f) => `<div class="figure ${f.tone}"><b>${escape(f.value)}</b><span>${escape(f.label)}</span></div>`).join("");
   document.getElementById("notes").innerHTML = texts.notes.map((n) => `<li>${escape(n)}</li>`).join("");
   document.getElementById("notes-card").hidden = texts.notes.length === 0;
-  const advice = texts.advice || [];
-  document.getElementById("advice-card").hidden = advice.length === 0;
-  document.getElementById("advice").innerHTML = `<div class="causes">${advice.map((a) => `<div class="cause"><b>${escape(a.title)}</b>${a.lines.length ? `<ul>${a.lines.map((l) => `<li>${escape(l)}</li>`).join("")}</ul>` : ""}</div>`).join("")}</div>`;
+  drawAdvice(texts);
   const legend = d.order.slice().reverse().map((k) => `<span><i style="background:${kindColour(k)}"></i>${escape(kindName(k))}</span>`).join("");
   document.getElementById("legend").innerHTML = legend + `<span><i style="background:${colours.cached}"></i>${escape(say("cached"))}</span><span><i class="outline"></i>${escape(say("reserved"))}</span>`;
   document.getElementById("map-legend").innerHTML = legend + `<span><i style="background:${colours.free};border:1px solid ${colours.faint}"></i>${escape(say("free"))}</span>`;
