@@ -16,7 +16,7 @@ const (
 // Source: aten/src/ATen/autocast_mode.cpp, the fp32 list.
 func autocastTo32(op graph.Op) bool {
 	switch op {
-	case graph.Softmax, graph.LogSoftmax, graph.NLL, graph.Pow, graph.Exp, graph.Log, graph.Sum, graph.LayerNorm, graph.GroupNorm, graph.BCELogits,
+	case graph.Softmax, graph.LogSoftmax, graph.NLL, graph.Pow, graph.Exp, graph.Log, graph.Sum, graph.LayerNorm, graph.GroupNorm, graph.BCELogits, graph.MSE,
 		graph.SoftPlus:
 		return true
 	}
@@ -186,7 +186,7 @@ func (p *imagePlayer) backward(n *graph.Node, in, params []tensor, d dtype) func
 			if in[k].dt == d {
 				o.how = pass
 			}
-		case graph.NLL, graph.BCELogits:
+		case graph.NLL, graph.BCELogits, graph.MSE:
 			if k > 0 {
 				o.how = absent
 			}

@@ -45,6 +45,9 @@ func builders() map[string]builder {
 		"modernbert": modernbert, "xlnet": xlnet,
 		"vit": vit, "deit": vit, "dinov2": dinov2, "beit": beit,
 
+		// Diffusion, by the class that diffusers names: diffusion.go
+		"UNet2DConditionModel": unetCondition, "Transformer2DModel": ditModel, "DiTTransformer2DModel": ditModel,
+
 		// Encoder-decoders: encdec.go
 		"t5": t5, "mt5": t5, "umt5": t5, "bart": bart, "mbart": bart, "pegasus": bart, "marian": bart,
 		"m2m_100": bart, "whisper": whisper,

@@ -478,3 +478,14 @@ func (b *Builder) ActIn(op Op, x Value) Value { return b.Act(op, x, true) }
 func (b *Builder) Into(op Op, x, y Value) Value {
 	return b.same(Node{Op: op, In: []Value{x, y}, InPlace: true})
 }
+
+// Plain adds a norm over the last dimension without parameters.
+func (b *Builder) Plain(op Op, x Value, name string) Value {
+	return b.same(Node{Op: op, Name: b.full(name), In: []Value{x}})
+}
+
+// Looked looks rows of a trained table up by indices.
+func (b *Builder) Looked(name string, indices Value, rows int64, shape ...int64) Value {
+	width := shape[len(shape)-1]
+	return b.node(Node{Op: Embedding, Name: b.full(name), In: []Value{indices}, Params: []Param{{Name: "weight", Shape: []int64{rows, width}}}}, Float, shape...)
+}

@@ -77,6 +77,7 @@ const (
 	DropPath  Op = "drop_path" // noise for each sample, multiplied
 
 	NLL Op = "nll_loss"
+	MSE Op = "mse_loss"
 	// CrissCross is a product along rows and columns; it keeps both operands.
 	CrissCross Op = "criss_cross"
 	Attention  Op = "scaled_dot_product_attention" // fused
@@ -184,7 +185,7 @@ func (g *Graph) Keeps(n *Node, old bool) Keeps {
 				extra(in(0).Class, in(0).Shape...)
 			}
 		}
-	case BCELogits:
+	case BCELogits, MSE:
 		k.Operands = []int{0, 1}
 	case MaxPool:
 		k.Operands = []int{0}
@@ -210,7 +211,9 @@ func (g *Graph) Keeps(n *Node, old bool) Keeps {
 		if len(in(0).Shape) == 4 {
 			extra(Float32, 1) // the total weight
 		}
-	case Gather, Embedding:
+	case Embedding:
+		k.Operands = []int{0}
+	case Gather:
 		if len(n.In) > 1 {
 			k.Operands = []int{1}
 		}

@@ -36,9 +36,16 @@ type Spec struct {
 	Backbone string  `json:"backbone"` // by OpenMMLab's tag
 	Crop     []int64 `json:"crop"`     // height and width
 	Dilation int64   `json:"dilation"` // of an FCN head; 0: 1
-	Masks    bool    `json:"masks"`    // a detector predicts instance masks
-	P6       bool    `json:"p6"`       // a detector has a fourth map
-	FP16     bool    `json:"fp16"`     // its name says that it is trained under autocast
+	Layers   int     `json:"layers"`   // residual blocks of a level
+	Context  int64   `json:"context"`  // width of a prompt's states
+	Linear   bool    `json:"linear"`   // a U-Net's projections are dense
+	Extra    int64   `json:"extra"`    // width of additional conditions
+	// Channels of a diffusion network\'s input; 0: 4.
+	Channels int64 `json:"channels"`
+
+	Masks bool `json:"masks"` // a detector predicts instance masks
+	P6    bool `json:"p6"`    // a detector has a fourth map
+	FP16  bool `json:"fp16"`  // its name says that it is trained under autocast
 }
 
 // Build returns the graph of one forward pass with its loss.
@@ -51,6 +58,12 @@ func (s *Spec) Build(in Input) (*graph.Graph, error) {
 	case "segmentation": // method, backbone, classes
 		n := segNet{backbone: s.Backbone, method: s.Method, classes: s.Classes, dilation: max(1, s.Dilation)}
 		n.build(b, in)
+		return b.finish()
+	case "unet": // see unet
+		unet(b, s, in)
+		return b.finish()
+	case "dit": // see dit
+		dit(b, s, in)
 		return b.finish()
 	case "yolo3": // classes
 		yolo3(b, in, s.Classes)
