@@ -6,7 +6,7 @@ export CGO_ENABLED = 0
 # Public data with known answers, for the scores; absent on a plain checkout.
 CORPUS ?= ../shared/corpus
 
-.PHONY: build test venv chromium vet score bench race fuzz
+.PHONY: build test venv chromium vet score bench recipes race fuzz
 
 build:
 	$(GO) build -trimpath -ldflags="-s -w -buildid=" -o unoom ./cmd/unoom
@@ -36,6 +36,10 @@ fuzz:
 
 score:
 	@$(GO) run ./tools/score -corpus $(CORPUS)
+
+# Every published recipe through the planner and the engine: a minute.
+recipes:
+	$(GO) test ./internal/plan -run Recipes -every
 
 # Reading speed and memory against python3, and replay speed.
 bench:
