@@ -23,7 +23,7 @@ torch.set_num_threads(int(os.environ.get("THREADS", "1")))
 
 
 def norm(channels):
-    return nn.BatchNorm2d(channels) if args.norm == "batch" else nn.GroupNorm(min(32, channels // 4), channels)
+    return nn.BatchNorm2d(channels) if args.norm == "batch" else nn.GroupNorm(min(32, channels // 16), channels)
 
 
 class Bottleneck(nn.Module):
@@ -32,6 +32,7 @@ class Bottleneck(nn.Module):
         self.conv1, self.norm1 = nn.Conv2d(inside, width, 1, bias=False), norm(width)
         self.conv2, self.norm2 = nn.Conv2d(width, width, 3, stride, 1, bias=False), norm(width)
         self.conv3, self.norm3 = nn.Conv2d(width, 4 * width, 1, bias=False), norm(4 * width)
+        nn.init.zeros_(self.norm3.weight)  # each block begins as the identity, as in Goyal et al. 2017
         self.shortcut = None
         if stride != 1 or inside != 4 * width:
             self.shortcut = nn.Sequential(nn.Conv2d(inside, 4 * width, 1, stride, bias=False), norm(4 * width))
