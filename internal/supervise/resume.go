@@ -25,7 +25,11 @@ type Checkpoint struct {
 // file is not good enough: each format has its own proof of being complete.
 // Checkpoints of earlier runs are left alone, since this run did not want them.
 func NewestCheckpoint(dir string, since time.Time) (Checkpoint, bool) {
-	var all []Checkpoint
+	return newest(dir, since, nil)
+}
+
+func newest(dir string, since time.Time, more []Checkpoint) (Checkpoint, bool) {
+	all := more
 	for _, find := range []func(string) []Checkpoint{
 		pointedTo, numbered, lightningFiles, plainFiles,
 	} {
@@ -192,6 +196,30 @@ func plainFiles(dir string) []Checkpoint {
 	return out
 }
 
+// namedFile matches checkpoints of a program's own, in whatever format.
+var namedFile = regexp.MustCompile(`^(?:.*[-_.])?(?:step|iter|epoch|ckpt|checkpoint)[-_=]?(\d+)\.(\w+)$`)
+
+// namedFiles finds step-12.json, ckpt_300.npz and the like. Nothing in them
+// proves that they are complete, so only a folder that the user named is
+// searched, and files that look unfinished are left out.
+func namedFiles(dir string) []Checkpoint {
+	var out []Checkpoint
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		m := namedFile.FindStringSubmatch(e.Name())
+		if m == nil || e.IsDir() || m[2] == "part" || m[2] == "tmp" || m[2] == "log" || !exists(dir, e.Name()) {
+			continue
+		}
+		path := filepath.Join(dir, e.Name())
+		if zipped := strings.HasPrefix(m[2], "pt") || m[2] == "ckpt"; zipped && !readableZip(path) {
+			continue
+		}
+		step, _ := strconv.ParseInt(m[1], 10, 64)
+		out = append(out, Checkpoint{"file", path, step, modified(path)})
+	}
+	return out
+}
+
 func readableZip(name string) bool {
 	r, err := zip.OpenReader(name)
 	if err != nil {
@@ -251,7 +279,11 @@ func (s *session) newestCheckpoint() string {
 		if dir == "" {
 			continue
 		}
-		if c, ok := NewestCheckpoint(dir, s.started); ok && (best.Path == "" || c.Time.After(best.Time)) {
+		var named []Checkpoint
+		if dir == s.ResumeDir {
+			named = namedFiles(dir)
+		}
+		if c, ok := newest(dir, s.started, named); ok && (best.Path == "" || c.Time.After(best.Time)) {
 			best = c
 		}
 	}

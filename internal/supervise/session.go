@@ -211,7 +211,7 @@ func (s *session) pause(n int) time.Duration {
 // tellRetry says in two lines what happened and what follows.
 func (s *session) tellRetry(n int, past Past, next Next, settings ledger.Settings) {
 	v := past.Verdict
-	s.Say("run_failed_"+string(v.Outcome), n, phaseOr(v.Phase), v.Step, v.Figures.Tried, v.Figures.Capacity)
+	s.sayFailed(n, v)
 	s.Say(next.Why, anys(next.Args)...)
 	if settings.Resume != "" {
 		s.Say("run_resume", settings.Resume)
@@ -220,11 +220,23 @@ func (s *session) tellRetry(n int, past Past, next Next, settings ledger.Setting
 	}
 }
 
-func phaseOr(phase string) string {
-	if phase == "" {
-		return "?"
+// sayFailed says how attempt n failed, as far as it is known.
+func (s *session) sayFailed(n int, v Verdict) {
+	where := v.Phase
+	if where == "" {
+		where = "?"
 	}
-	return phase
+	if v.Process != nil {
+		where += fmt.Sprintf(", step %d", v.Step)
+	}
+	tried, capacity := "?", "?"
+	if v.Figures.Tried > 0 {
+		tried = v.Figures.Tried.String()
+	}
+	if v.Figures.Capacity > 0 {
+		capacity = v.Figures.Capacity.String()
+	}
+	s.Say("run_failed_"+string(v.Outcome), n, where, tried, capacity)
 }
 
 // end closes the run and returns its status.
@@ -235,13 +247,13 @@ func (s *session) end(n int, past Past, next Next, status int) (int, error) {
 	case next.Action == ActionGiveUp:
 		end.Status = StatusDoesNotFit
 		end.Next = s.writeNext(past, next)
-		s.Say("run_failed_"+string(v.Outcome), n, phaseOr(v.Phase), v.Step, v.Figures.Tried, v.Figures.Capacity)
+		s.sayFailed(n, v)
 		s.Say(next.Why, anys(next.Args)...)
 		if end.Next != "" {
 			s.Say("run_next_written", end.Next)
 		}
 	case v.Outcome.IsOOM() || v.Outcome == SharedMemory:
-		s.Say("run_failed_"+string(v.Outcome), n, phaseOr(v.Phase), v.Step, v.Figures.Tried, v.Figures.Capacity)
+		s.sayFailed(n, v)
 		s.Say(next.Why, anys(next.Args)...)
 		if v.Outcome.IsOOM() && s.forward.ending() != 0 {
 			end.Next = s.writeNext(past, Decide(s.past, s.can, s.Limits))
