@@ -6,7 +6,7 @@ export CGO_ENABLED = 0
 # Public data with known answers, for the scores; absent on a plain checkout.
 CORPUS ?= ../shared/corpus
 
-.PHONY: build test venv chromium vet score bench recipes race fuzz
+.PHONY: emit-check build test venv chromium vet score bench recipes race fuzz
 
 build:
 	$(GO) build -trimpath -ldflags="-s -w -buildid=" -o unoom ./cmd/unoom
@@ -18,7 +18,6 @@ test: vet venv chromium
 # time. Where the packages cannot be had, those tests skip and say so.
 venv:
 	@scripts/test-venv.sh
-	@scripts/emit-venv.sh
 
 # The browser of the tests of the HTML report; where it cannot be had, they skip.
 chromium:
@@ -44,3 +43,8 @@ recipes:
 # Reading speed and memory against python3, and replay speed.
 bench:
 	@$(GO) run ./tools/bench
+
+# Emitted files, read by the libraries that they are for; some minutes.
+emit-check: venv
+	@scripts/emit-venv.sh
+	UNOOM_EMIT_CHECK=1 $(GO) test ./internal/emit -v -timeout 30m -run 'Libraries|Gradients|Kubernetes|Slurm'

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"unoom/internal/workload"
 )
 
 // venv returns the Python of the tests, and the folders of the libraries that
@@ -35,6 +37,14 @@ func venv(t *testing.T) (python string, site, old string) {
 		}
 	}
 	return python, filepath.Join(libraries, "site"), filepath.Join(libraries, "transformers4")
+}
+
+// slow skips what takes minutes, and says so.
+func slow(t *testing.T) {
+	t.Helper()
+	if os.Getenv("UNOOM_EMIT_CHECK") == "" {
+		t.Skip("SKIPPED: files are read by their own libraries with `make emit-check`, which takes minutes")
+	}
 }
 
 // verdict is a line of emit_check.py.
@@ -135,9 +145,7 @@ func lay(t *testing.T, jobs int, change func(*Job), targets ...string) string {
 
 // Fifty jobs of each target are read by the library that the files are for.
 func TestLibrariesAcceptTheirFiles(t *testing.T) {
-	if testing.Short() {
-		t.Skip("takes a minute")
-	}
+	slow(t)
 	python, site, old := venv(t)
 	targets := []string{"pytorch", "hf", "accelerate", "deepspeed", "torchtitan", "axolotl", "skypilot", "ray"}
 	folder := lay(t, 50, nil, targets...)
@@ -146,4 +154,98 @@ func TestLibrariesAcceptTheirFiles(t *testing.T) {
 	four := lay(t, 50, func(j *Job) { j.Workload.Versions = map[string]string{"transformers": "4.57.6"} }, "hf", "llamafactory")
 	got = runCheck(t, python, old+string(os.PathListSeparator)+site, four, "hf", "llamafactory")
 	t.Logf("accepted with transformers 4: %v", got)
+}
+
+// The emitted step of two processes makes the gradients of the unsplit batch.
+func TestEmittedStepKeepsTheGradients(t *testing.T) {
+	slow(t)
+	python, _, _ := venv(t)
+	models := someModels(t)
+	target, err := Find("pytorch")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	args := []string{"../../python/tests/emit_gradients.py"}
+	for _, sharding := range []workload.Sharding{workload.DDP, workload.ZeRO1, workload.FSDP2} {
+		for _, checkpointing := range []workload.Checkpointing{workload.NoCheckpointing, workload.FullCheckpoint} {
+			w := &workload.Workload{
+				Model: models[0], Name: models[0].Name, Method: workload.Full, Precision: workload.FP32, MicroBatch: 2, Accumulation: 3, Seq: 12,
+				Checkpointing: checkpointing, Optimizer: workload.Optimizer{Name: "adamw"}, Sharding: sharding,
+				Parallel: workload.Parallel{World: 2, Data: 2, Tensor: 1, Pipeline: 1, Context: 1, Expert: 1, Virtual: 1},
+			}
+			files, err := Write(&Job{Workload: w}, target)
+			if err != nil {
+				t.Fatal(err)
+			}
+			name := filepath.Join(dir, fmt.Sprintf("%s_%s.py", sharding, checkpointing))
+			if err := os.WriteFile(name, files[0].Data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+			args = append(args, name)
+		}
+	}
+	out, err := exec.Command(python, args...).Output()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	seen := 0
+	for line := range strings.Lines(string(out)) {
+		var got struct {
+			File, Error, Optimizer string
+			Worst, Loss            float64
+		}
+		if json.Unmarshal([]byte(line), &got) != nil || got.File == "" {
+			continue
+		}
+		seen++
+		t.Logf("%s: gradients differ by %.1e, loss by %.1e, %s", filepath.Base(got.File), got.Worst, got.Loss, got.Optimizer)
+		if got.Error != "" || got.Worst > 1e-5 {
+			t.Errorf("%s: worst %g %s", got.File, got.Worst, got.Error)
+		}
+	}
+	if seen != len(args)-1 {
+		t.Errorf("%d of %d files ran", seen, len(args)-1)
+	}
+}
+
+// Kubernetes' and Kubeflow's own types decode the manifests, strictly.
+func TestKubernetesTypesDecodeTheManifests(t *testing.T) {
+	slow(t)
+	folder := lay(t, 50, nil, "kubernetes", "kubeflow")
+	files, _ := filepath.Glob(filepath.Join(folder, "*", "*.yaml"))
+	cmd := exec.Command("go", append([]string{"run", "."}, files...)...)
+	cmd.Dir = "../../tools/kubecheck"
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		if strings.Contains(string(out), "decoded") {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		t.Skipf("SKIPPED: Kubernetes' types cannot be had: %s", out)
+	}
+	t.Logf("%s", out)
+}
+
+// A Slurm of one node takes the batch scripts.
+func TestSlurmAcceptsTheScripts(t *testing.T) {
+	slow(t)
+	folder := lay(t, 50, func(j *Job) {
+		if j.Queue != "" {
+			j.Queue = "gpu"
+		}
+		p := &j.Workload.Parallel
+		if world(j.Workload) > 8 { // the test's cluster has one machine
+			p.Data, p.Tensor, p.Pipeline, p.Context, p.World, p.Shard = 8, 1, 1, 1, 8, 0
+		}
+	}, "slurm")
+	files, _ := filepath.Glob(filepath.Join(folder, "*", "*.sbatch"))
+	script := `for f in "$@"; do sbatch --test-only "$f" || exit 1; done; echo accepted $#`
+	out, err := exec.Command("../../scripts/with-slurm", append([]string{"sh", "-c", script, "sh"}, files...)...).CombinedOutput()
+	if exit, ok := err.(*exec.ExitError); ok && exit.ExitCode() == 77 {
+		t.Skipf("SKIPPED: no Slurm: %s", tail(string(out)))
+	}
+	if err != nil {
+		t.Fatalf("%v\n%s", err, tail(string(out)))
+	}
+	t.Logf("%s", tail(string(out)[strings.LastIndex(string(out), "accepted"):]))
 }
