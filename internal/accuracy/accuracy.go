@@ -90,9 +90,10 @@ type Group struct {
 	Median, P95, Bias    float64 // of |error|, and signed
 	Under                float64 // share below the measured value
 	Inside, Width        float64 // share inside the interval, median width
-	Verdicts, Right      int
-	OOMs, FalseFits      int // firm ones
-	Inferred, FalseThere int // OOMs that are not firm
+	Verdicts, Right      int     // Right: "fits" and it ran, "does not fit" and it did not
+	Tight                int     // neither right nor wrong: it may fit
+	OOMs, FalseFits      int     // firm ones
+	Inferred, FalseThere int     // OOMs that are not firm
 }
 
 // Score computes the figures of the compared rows of a group and the verdicts of
@@ -120,18 +121,21 @@ func Score(name string, cases []*Case) Group {
 		if c.Judged && c.Covered() && c.Verdict != "" {
 			g.Verdicts++
 			oom := c.Outcome == "OOM"
-			if oom == (c.Verdict == DoesNotFit) {
+			switch {
+			case c.Verdict == Tight:
+				g.Tight++
+			case oom == (c.Verdict == DoesNotFit):
 				g.Right++
 			}
 			switch {
 			case oom && c.Firm:
 				g.OOMs++
-				if c.Verdict != DoesNotFit {
+				if c.Verdict == Fits {
 					g.FalseFits++
 				}
 			case oom:
 				g.Inferred++
-				if c.Verdict != DoesNotFit {
+				if c.Verdict == Fits {
 					g.FalseThere++
 				}
 			}

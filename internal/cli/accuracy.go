@@ -145,8 +145,8 @@ func (a *app) printAccuracy(compared, all []*accuracy.Case, reasons bool) error 
 			percent(accuracy.MeanOfMedians(accuracy.BySource(cs)), g.Covered), percent(g.P95, g.Covered)))
 	}
 	v := accuracy.Score("", all)
-	if v.Verdicts > 0 {
-		p.Para(0, m("accuracy.verdicts", percent(float64(v.Right)/float64(v.Verdicts), 1), strconv.Itoa(v.Verdicts), strconv.Itoa(v.FalseFits), strconv.Itoa(v.OOMs), strconv.Itoa(v.FalseThere), strconv.Itoa(v.Inferred)))
+	if v.Verdicts > v.Tight {
+		p.Para(0, m("accuracy.verdicts", percent(float64(v.Right)/float64(v.Verdicts-v.Tight), 1), strconv.Itoa(v.Verdicts-v.Tight), strconv.Itoa(v.FalseFits), strconv.Itoa(v.OOMs), strconv.Itoa(v.FalseThere), strconv.Itoa(v.Inferred), strconv.Itoa(v.Tight)))
 	}
 	p.Heading(m("accuracy.worst"))
 	w := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Left, text.Left, text.Right, text.Right, text.Right}}

@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"fmt"
+
 	"unoom/internal/alloc"
 	"unoom/internal/units"
 	"unoom/internal/workload"
@@ -62,13 +64,22 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 	if err != nil {
 		return nil, err
 	}
-	mid, err := play(w, lib)
+	est := &Estimate{Outside: outsideOf(w)}
+	room, least := usable(w, est.Outside)
+	if w.GPU.Capacity > 0 && room <= 0 {
+		return nil, fmt.Errorf("the card's %s are taken before the program allocates", w.GPU.Capacity)
+	}
+	mid, err := play(w, lib, 0)
 	if err != nil {
 		return nil, err
 	}
-	est := &Estimate{Phase: mid.peak.phase, Items: mid.x.breakdown(mid.peak.at)}
+	reserved := mid.reserved
+	if room > 0 {
+		est.Verdict, reserved = fit(w, lib, mid, room, least)
+	}
+	est.Phase, est.Items = mid.peak.phase, mid.x.breakdown(mid.peak.at)
 	low, high := units.Bytes(mid.peak.allocated), units.Bytes(mid.peak.allocated)
-	lowR, highR := units.Bytes(mid.reserved), units.Bytes(mid.reserved)
+	lowR, highR := units.Bytes(reserved), units.Bytes(reserved)
 	for _, c := range choices {
 		est.Choices = append(est.Choices, Choice{c.key, c.value, c.from.Name, c.from.Source, c.others})
 		for _, o := range c.others {
@@ -76,7 +87,7 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 			if err := l.set(c.key, o); err != nil {
 				return nil, err
 			}
-			alt, err := play(w, l)
+			alt, err := play(w, l, 0)
 			if err != nil {
 				continue // the alternative cannot be played: it does not widen the answer
 			}
@@ -87,11 +98,34 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 		}
 	}
 	est.Allocated = units.Estimate{Low: low, Mid: units.Bytes(mid.peak.allocated), High: high}
-	est.Reserved = units.Estimate{Low: lowR, Mid: units.Bytes(mid.reserved), High: highR}
+	est.Reserved = units.Estimate{Low: lowR, Mid: units.Bytes(reserved), High: highR}
 	est.phases(mid.x)
-	est.outside(w)
+	est.outside()
 	return est, nil
 }
+
+// fit decides whether a run fits into room bytes, and says what the allocator
+// reserves there: near the limit it gives cached memory back and tries again.
+// A run that only fits that way, or not within the least room there may be, is
+// tight.
+func fit(w *workload.Workload, lib library, free *played, room, least int64) (verdict string, reserved int64) {
+	switch {
+	case free.reserved <= least-margin(free.reserved):
+		return Fits, free.reserved
+	case free.reserved <= room:
+		return Tight, free.reserved
+	case free.peak.allocated > room:
+		return DoesNotFit, free.reserved
+	}
+	bound, err := play(w, lib, room)
+	if err != nil || bound.failed != nil {
+		return DoesNotFit, free.reserved
+	}
+	return Tight, bound.reserved
+}
+
+// margin is how much room a run should leave. Source: memory model §4.3.
+func margin(reserved int64) int64 { return max(reserved/50, 300<<20) }
 
 // libraryOf makes the choices of the catalogue, and those that the workload
 // itself states.
@@ -128,16 +162,20 @@ type played struct {
 	reserved int64
 	peak     section
 	ends     []int64 // allocated after each iteration
+	failed   error   // the first request that the card could not serve
 }
 
-// play runs a workload in one choice of its variants.
-func play(w *workload.Workload, lib library) (*played, error) {
+// play runs a workload in one choice of its variants, on a card of room bytes,
+// 0: without bound.
+func play(w *workload.Workload, lib library, room int64) (*played, error) {
 	conf, err := allocatorOf(w, lib)
 	if err != nil {
 		return nil, err
 	}
+	conf.Capacity = room
 	a := alloc.New(conf)
-	x := &machine{dev: &cachingAllocator{a: a}, training: true}
+	dev := &cachingAllocator{a: a}
+	x := &machine{dev: dev, training: true}
 	x.item = x.items.id("", "other")
 	x.begin(Load, "load", 0)
 	x.newTape()
@@ -145,7 +183,7 @@ func play(w *workload.Workload, lib library) (*played, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := &played{x: x, reserved: a.PeakReservedBytes(), ends: ends}
+	out := &played{x: x, reserved: a.PeakReservedBytes(), ends: ends, failed: dev.failed}
 	for _, s := range x.sections {
 		if s.allocated > out.peak.allocated {
 			out.peak = s
@@ -187,8 +225,11 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 		return p.ends, nil
 	}
 	switch w.Framework {
-	case workload.HFTrainer, workload.PyTorch:
+	case workload.HFTrainer, workload.PyTorch, workload.FSDPQLoRA:
 		p := &player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq, accumulation: int(w.Accumulation), inputsPerToken: 3}
+		if lib.inputs > 0 {
+			p.inputsPerToken = lib.inputs
+		}
 		p.checkpointed = w.Checkpointing == workload.FullCheckpoint
 		p.cublas = cublasWorkspace(w.GPU)
 		if err := p.prepareHF(w); err != nil {

@@ -72,10 +72,7 @@ func (s *fsdp1) seal(u *unit, train bool) {
 	u.n = roundUp(u.n, s.ranks)
 	u.grad = noStorage
 	undo := x.as(Weights, "weight shards")
-	u.shard = noStorage
-	if !s.hostParams {
-		u.shard = x.alloc(u.local.size(u.n / s.ranks))
-	}
+	u.shard = s.load(u)
 	undo()
 	// The unsharded parameter is a storage object whose memory comes and goes.
 	u.full = x.emptyStorage(u.dt.size(u.n), "unsharded weights")
@@ -89,6 +86,47 @@ func (s *fsdp1) seal(u *unit, train bool) {
 		u.parts[i].w.st = u.full
 	}
 	s.units = append(s.units, u)
+}
+
+// load brings a unit's parameters to the card, joins them and takes the shard,
+// while the originals live.
+// Source: torch/distributed/fsdp/_init_utils.py, _init_param_handle_from_module;
+// torch/csrc/distributed/c10d/comm.cpp, broadcast_coalesced: buckets of 250 MiB,
+// two in flight.
+func (s *fsdp1) load(u *unit) int32 {
+	x := s.x
+	const bucket = 250 << 20
+	var originals, flight []int32
+	var filled int64
+	for _, p := range u.parts {
+		originals = append(originals, x.alloc(u.local.size(p.n)))
+	}
+	for i, p := range u.parts {
+		filled += u.local.size(p.n)
+		if filled < bucket && i < len(u.parts)-1 {
+			continue
+		}
+		flight = append(flight, x.alloc(filled))
+		filled = 0
+		if len(flight) > 2 {
+			x.release(flight[0])
+			flight = flight[1:]
+		}
+	}
+	for _, st := range flight {
+		x.release(st)
+	}
+	whole := x.alloc(u.local.size(u.n))
+	shard := x.alloc(u.local.size(u.n / s.ranks))
+	x.release(whole)
+	for _, st := range originals {
+		x.release(st)
+	}
+	if s.hostParams {
+		x.release(shard)
+		return noStorage
+	}
+	return shard
 }
 
 // unshard brings the flat parameter together.
@@ -279,11 +317,12 @@ func (x *machine) vacate(st int32) {
 // flatLoader puts parameters into units: one for each layer, and the root.
 type flatLoader struct {
 	plainLoader
-	s      *fsdp1
-	local  dtype // of shards
-	root   *unit
-	layers []*unit
-	index  map[[2]int]int
+	s       *fsdp1
+	local   dtype // of shards
+	root    *unit
+	layers  []*unit
+	index   map[[2]int]int
+	trained bool // units have gradients
 	// replicate keeps adapters whole on every rank, outside of units.
 	replicate bool
 }
@@ -300,6 +339,9 @@ func (ld *flatLoader) unitOf(p place) *unit {
 	i, ok := ld.index[k]
 	if !ok {
 		i = len(ld.layers)
+		if i > 0 { // the layer before is complete
+			ld.s.seal(ld.layers[i-1], ld.trained)
+		}
 		ld.index[k] = i
 		ld.layers = append(ld.layers, &unit{dt: ld.dt, local: ld.local})
 	}
@@ -317,6 +359,7 @@ func (ld *flatLoader) matrix(x *machine, p place, copies int64) *matrix {
 		m.quant = &quantized{kind: ld.quant, compute: ld.compute}
 		var flat int64
 		undo := x.as(Weights, "scales of quantised weights")
+		defer x.quantise(ld.quant, mod.In*mod.Out)()
 		for i, b := range ld.quant.storedBytes(mod.In, mod.Out) {
 			if i == 0 || ld.quant == quantGPTQ {
 				flat += b
@@ -343,6 +386,26 @@ func (ld *flatLoader) matrix(x *machine, p place, copies int64) *matrix {
 	return m
 }
 
+// quantise plays the quantisation of a 16-bit matrix on the card: what it needs
+// lives until the returned function is called, when the scales are made.
+// Source: bitsandbytes functional.py, quantize_4bit.
+func (x *machine) quantise(k quantKind, n int64) func() {
+	if k != quantNF4 && k != quantNF4Double {
+		return func() {}
+	}
+	whole := x.alloc(2 * n)
+	absmax := int32(noStorage)
+	if k == quantNF4Double {
+		absmax = x.alloc(n / 64 * 4)
+	}
+	packed := x.alloc(n / 2)
+	return func() {
+		x.release(absmax)
+		x.release(whole)
+		x.release(packed) // moved to the host, until the unit is wrapped
+	}
+}
+
 // adapter makes the pair of a matrix: whole where it is replicated, else each a
 // small unit of its own, of which only the shard matters.
 func (ld *flatLoader) adapter(x *machine, mod *model.Module) *adapter {
@@ -353,12 +416,17 @@ func (ld *flatLoader) adapter(x *machine, mod *model.Module) *adapter {
 			return x.newParam(mod.Name+name, rows*cols, rows, cols, ld.adt, true)
 		}
 		own := ceilDiv(rows*cols, ld.s.ranks)
-		t := x.newParam(mod.Name+name, own, 1, own, ld.adt, true)
+		var t tensor
+		if ld.s.hostParams {
+			t = x.register(mod.Name+name, tensor{st: noStorage, n: own, dt: ld.adt}, 1, own, true)
+		} else {
+			t = x.newParam(mod.Name+name, own, 1, own, ld.adt, true)
+		}
 		p := &x.params[t.leaf-1]
 		p.sink = func(x *machine, p *parameter, g gradient) {
 			part := x.make(p.t.n, p.gdt)
 			x.release(g.st)
-			if p.grad >= 0 {
+			if p.grad >= 0 || ld.s.hostParams {
 				x.release(part.st)
 				return
 			}
@@ -390,10 +458,10 @@ func (ld *flatLoader) vector(x *machine, p place) *vector {
 	return v
 }
 
-// seal makes all units, the layers before the root.
-func (ld *flatLoader) seal(train bool) {
-	for _, u := range ld.layers {
-		ld.s.seal(u, train)
+// seal completes the last layer and the root, which comes last.
+func (ld *flatLoader) seal() {
+	if n := len(ld.layers); n > 0 {
+		ld.s.seal(ld.layers[n-1], ld.trained)
 	}
-	ld.s.seal(ld.root, train)
+	ld.s.seal(ld.root, ld.trained)
 }

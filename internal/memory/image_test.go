@@ -40,7 +40,7 @@ func TestPublishedPeaksOfSegmentation(t *testing.T) {
 		{"encnet_r101-d8_512x1024_40k_cityscapes", 2, 512, 1024, 12.1},
 		{"ccnet_r101-d8_512x512_80k_ade20k", 4, 512, 512, 12.2},
 	} {
-		p, err := play(segmentation(t, c.config, c.batch, c.height, c.width), library{})
+		p, err := play(segmentation(t, c.config, c.batch, c.height, c.width), library{}, 0)
 		if err != nil {
 			t.Errorf("%s: %v", c.config, err)
 			continue
@@ -54,7 +54,7 @@ func TestPublishedPeaksOfSegmentation(t *testing.T) {
 
 func TestImagesLeaveNothingBehind(t *testing.T) {
 	w := segmentation(t, "fcn_r18-d8_512x1024_80k_cityscapes", 1, 64, 64)
-	p, err := play(w, library{})
+	p, err := play(w, library{}, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

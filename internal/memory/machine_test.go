@@ -72,7 +72,7 @@ func TestNothingLeaksOverIterations(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			run, err := play(w, lib)
+			run, err := play(w, lib, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

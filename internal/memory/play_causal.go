@@ -29,20 +29,28 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 		held = []tensor{p.cos, p.sin}
 	}
 	for i, b := range st.blocks {
-		var out tensor
-		body := func(in tensor) tensor { return p.decoderLayer(b, in) }
-		if p.fsdp != nil {
-			layer, u := body, p.units[i]
-			body = func(in tensor) tensor { return p.fsdp.forward(u, in, layer) }
+		layer := func(in tensor) tensor { return p.decoderLayer(b, in) }
+		sharded := func(body func(tensor) tensor) func(tensor) tensor {
+			if p.fsdp == nil {
+				return body
+			}
+			u := p.units[i]
+			return func(in tensor) tensor { return p.fsdp.forward(u, in, body) }
 		}
-		switch {
-		case !checkpointed:
-			out = body(h)
-		case p.lib.reentrant:
-			out = x.checkpointReentrant(h, held, body)
-		default:
-			out = x.checkpoint(h, held, nil, body)
+		recomputed := func(body func(tensor) tensor) func(tensor) tensor {
+			switch {
+			case !checkpointed:
+				return body
+			case p.lib.reentrant:
+				return func(in tensor) tensor { return x.checkpointReentrant(in, held, body) }
+			}
+			return func(in tensor) tensor { return x.checkpoint(in, held, nil, body) }
 		}
+		body := recomputed(sharded(layer))
+		if p.lib.shardOutside {
+			body = sharded(recomputed(layer))
+		}
+		out := body(h)
 		x.drop(h)
 		h = out
 	}

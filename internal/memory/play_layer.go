@@ -35,9 +35,16 @@ type library struct {
 	// stay so.
 	kbitNormsOnly bool
 	adam          optimizerImpl
+	// adapterBase: adapters have the dtype of the base's computation.
+	adapterBase bool
+	// inputs counts the integer tensors of a batch for each token.
+	inputs int
 	// groupedEnds: the embedding, and the head with the last norm, are FSDP2
 	// groups of their own; else they belong to the root.
 	groupedEnds bool
+	// shardOutside: FSDP wraps the checkpoint (else the checkpoint wraps FSDP, and
+	// recomputes its hooks).
+	shardOutside bool
 	// keepLogits: the training loop refers to the logits during backward.
 	keepLogits bool
 	// floatInModel: the model returns float32 logits (else the loss casts them).

@@ -67,7 +67,9 @@ func (p *player) microBatch(previous []tensor, label string) []tensor {
 	} else {
 		forward()
 	}
-	x.drop(outputs...)
+	if !p.lib.keepLogits {
+		x.drop(outputs...)
+	}
 	x.begin(Backward, label, p.iteration)
 	p.workspace(autogradThread)
 	root := x.make(1, f32)
@@ -76,6 +78,9 @@ func (p *player) microBatch(previous []tensor, label string) []tensor {
 		p.fsdp.finish()
 	}
 	x.drop(loss)
+	if p.lib.keepLogits {
+		x.drop(outputs...)
+	}
 	x.grad = false
 	x.endTape(outer)
 	for i := params; i < len(x.params); i++ {

@@ -138,6 +138,9 @@ func (p *player) chooseBase(w *workload.Workload, ld *plainLoader) {
 	if ld.dropout == 0 && p.lib.loraDropout {
 		ld.dropout = defaultLoRADropout
 	}
+	if p.lib.adapterBase {
+		ld.adt = ld.compute
+	}
 	if d := w.Adapter.DType; d != "" {
 		ld.adt = dtypeOf(d)
 	}
@@ -244,12 +247,17 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 	one := func(*model.Module) int64 { return 1 }
 	all := func(int, int) bool { return true }
 	ends := func(string) bool { return true }
-	switch w.Sharding {
+	sharding := w.Sharding
+	if w.Has("fsdp-no-shard") {
+		// FSDP that shards nothing: parameters stay where they are.
+		sharding = workload.NoSharding
+	}
+	switch sharding {
 	case workload.DDP:
 		p.net = x.load(w.Model, ld, all, ends, one)
 		return x.ddpBuckets(w)
 	case workload.NoSharding:
-		if w.Parallel.World > 1 {
+		if w.Parallel.World > 1 && sharding == w.Sharding {
 			return &NotModelled{"several GPUs without a sharding"}
 		}
 		p.net = x.load(w.Model, ld, all, ends, one)
@@ -264,8 +272,9 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 		}
 		fl := newFlatLoader(s, *ld, local)
 		fl.replicate = ld.quant == quantGPTQ
+		fl.trained = !w.Method.Adapted()
 		p.net = x.load(w.Model, fl, all, ends, one)
-		fl.seal(!w.Method.Adapted())
+		fl.seal()
 		p.fsdp, p.units, p.rootUnit = s, fl.layers, fl.root
 		x.detached = s.holdInput
 	default:

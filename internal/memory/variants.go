@@ -231,6 +231,16 @@ func (l *library) set(key, value string) error {
 		return flag(&l.loraDropout)
 	case "alloc_conf":
 		l.allocConf = value
+	case "adapter_dtype":
+		l.adapterBase = value == "base"
+	case "inputs":
+		n, err := strconv.Atoi(value)
+		if err != nil || n < 1 {
+			return fmt.Errorf("inputs: %q is not a count", value)
+		}
+		l.inputs = n
+	case "shard_outside":
+		return flag(&l.shardOutside)
 	case "keep_logits":
 		return flag(&l.keepLogits)
 	case "float_in_model":
