@@ -27,8 +27,9 @@ vet:
 	@test -z "$$(gofmt -l cmd internal catalog tools 2>/dev/null)" || { gofmt -l cmd internal catalog tools; exit 1; }
 	$(GO) vet ./...
 
+# The packages that share memory between goroutines, and those that they serve.
 race:
-	CGO_ENABLED=1 $(GO) test -race ./...
+	CGO_ENABLED=1 $(GO) test -race -short ./internal/supervise ./internal/ledger ./internal/oomlog ./internal/diagnose ./internal/alloc
 
 fuzz:
 	scripts/fuzz
