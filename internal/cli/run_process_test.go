@@ -340,6 +340,18 @@ func TestRunKilled(t *testing.T) {
 	}
 }
 
+// childrenOf lists the children of every thread of a process: Linux keeps them
+// by the thread that forked.
+func childrenOf(pid int) []string {
+	var out []string
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, name := range lists {
+		list, _ := os.ReadFile(name)
+		out = append(out, strings.Fields(string(list))...)
+	}
+	return out
+}
+
 // What the caller has open, such as a lock, is handed to the command but not
 // kept open by unoom's second process.
 func TestRunKeeperHoldsNothing(t *testing.T) {
@@ -362,12 +374,11 @@ func TestRunKeeperHoldsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	pipe := fmt.Sprintf("pipe:[%d]", info.Ino)
-	deadline := time.Now().Add(5 * time.Second) // it has to start first
+	deadline := time.Now().Add(30 * time.Second) // it has to start first
 	for held := true; held; {
 		keepers := 0
 		held = false
-		children, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%[1]d/children", cmd.Process.Pid))
-		for _, pid := range strings.Fields(string(children)) {
+		for _, pid := range childrenOf(cmd.Process.Pid) {
 			cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 			if !strings.Contains(string(cmdline), "keeper") {
 				continue
