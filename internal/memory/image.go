@@ -3,8 +3,10 @@ package memory
 import (
 	"fmt"
 	"slices"
+	"strconv"
 
 	"unoom/internal/model/graph"
+	"unoom/internal/model/vision"
 	"unoom/internal/workload"
 )
 
@@ -38,11 +40,15 @@ func prepareImages(x *machine, w *workload.Workload, lib library) (*imagePlayer,
 	case w.Checkpointing != workload.NoCheckpointing && w.Checkpointing != "":
 		return nil, &NotModelled{"checkpointing of an image network"}
 	}
-	g, err := w.Model.Graph(w.MicroBatch, h, wd)
+	spec := *w.Model.Image
+	if lib.images.boxes > 0 {
+		spec.Boxes = lib.images.boxes
+	}
+	g, err := spec.Build(vision.Input{Batch: w.MicroBatch, Height: h, Width: wd})
 	if err != nil {
 		return nil, err
 	}
-	p := &imagePlayer{x: x, g: g, accumulation: max(1, int(w.Accumulation)), old: torchBefore(w, "1.11"), keepGrads: torchBefore(w, "2.0")}
+	p := &imagePlayer{x: x, g: g, accumulation: max(1, int(w.Accumulation)), old: lib.images.saveInputs, keepGrads: lib.images.keepGrads}
 	switch w.Precision {
 	case workload.FP32:
 	case workload.AMPFP16:
@@ -52,15 +58,11 @@ func prepareImages(x *machine, w *workload.Workload, lib library) (*imagePlayer,
 	default:
 		return nil, &NotModelled{"an image network in " + string(w.Precision)}
 	}
-	p.cudnn.d = p.amp
-	adam := lib.adam
-	if torchBefore(w, "2.0") {
-		adam = implLoop // foreach became the default in 2.0
-	}
-	if p.opt, err = optimizerOf(w, adam); err != nil {
+	p.cudnn = convWorkspace{d: p.amp, none: lib.images.noWorkspace}
+	if p.opt, err = optimizerOf(w, lib.adam); err != nil {
 		return nil, err
 	}
-	if !torchBefore(w, "1.11") { // before, cuBLAS kept its workspace to itself
+	if !lib.images.cublasOwn {
 		p.cublas = cublasWorkspace(w.GPU)
 	}
 	p.load()
@@ -224,8 +226,46 @@ func (p *imagePlayer) class(c graph.Class) dtype {
 	return f32
 }
 
-// torchBefore reports whether the workload's torch is known to be earlier.
-func torchBefore(w *workload.Workload, version string) bool {
-	v := w.Version("torch")
-	return v != "" && before(v, version)
+// imageLibrary is what torch and cuDNN, in a version, do differently from others
+// where it shows in the memory of an image network. The rows of
+// catalog/variants/images.yaml fill it.
+type imageLibrary struct {
+	// saveInputs: autograd's formulas of softmax and ReLU keep their operands.
+	saveInputs bool
+	// keepGrads: zero_grad fills zeros, so that gradients stay allocated.
+	keepGrads bool
+	// noWorkspace: cuDNN's convolutions take none.
+	noWorkspace bool
+	// cublasOwn: cuBLAS keeps its workspace outside torch's allocator.
+	cublasOwn bool
+	boxes     int64 // objects of an image in the fullest batch, 0: the network's own
+}
+
+// set changes one setting, by the names that the catalogue uses.
+func (l *imageLibrary) set(key, value string) error {
+	pick := func(to *bool, yes, no string) error {
+		if value != yes && value != no {
+			return fmt.Errorf("%s: %q is neither %s nor %s", key, value, yes, no)
+		}
+		*to = value == yes
+		return nil
+	}
+	switch key {
+	case "autograd_inputs":
+		return pick(&l.saveInputs, "kept", "dropped")
+	case "zero_grad":
+		return pick(&l.keepGrads, "zeros", "none")
+	case "conv_workspace":
+		return pick(&l.noWorkspace, "none", "winograd")
+	case "cublas_workspace":
+		return pick(&l.cublasOwn, "own", "allocator")
+	case "boxes":
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n < 1 || n > 10000 {
+			return fmt.Errorf("boxes: %q is not a number of objects", value)
+		}
+		l.boxes = n
+		return nil
+	}
+	return fmt.Errorf("%q is not a setting of the engine", key)
 }

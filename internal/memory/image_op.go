@@ -252,7 +252,8 @@ func (p *imagePlayer) scratch(n *graph.Node, in []tensor, d dtype) {
 
 // convWorkspace says what cuDNN allocates for a convolution.
 type convWorkspace struct {
-	d dtype // of the products
+	d    dtype // of the products
+	none bool  // the algorithms chosen take none
 }
 
 // winograd is the workspace of cuDNN's non-fused Winograd algorithm, which its
@@ -264,7 +265,7 @@ type convWorkspace struct {
 // F(4×4, 3×3); cuDNN's list of algorithms and what they support.
 func (c convWorkspace) winograd(g *graph.Graph, n *graph.Node) int64 {
 	w := &n.Conv
-	if c.d != f32 || w.Transposed || w.Groups != 1 || w.Kernel != [2]int64{3, 3} || w.Stride != [2]int64{1, 1} || w.Dilation != [2]int64{1, 1} {
+	if c.none || c.d != f32 || w.Transposed || w.Groups != 1 || w.Kernel != [2]int64{3, 3} || w.Stride != [2]int64{1, 1} || w.Dilation != [2]int64{1, 1} {
 		return 0
 	}
 	in, out := g.Tensors[n.In[0]].Shape, g.Tensors[n.Out[0]].Shape

@@ -25,6 +25,20 @@ func segmentation(t *testing.T, config string, batch, height, width int64) *work
 		MicroBatch: batch, Image: [2]int64{height, width}, Optimizer: workload.Optimizer{Name: "sgd-momentum"}, Parallel: workload.Parallel{World: 4, Data: 4}}
 }
 
+// playImages plays a run with the choices of the catalogue.
+func playImages(t *testing.T, w *workload.Workload) (*played, error) {
+	t.Helper()
+	e, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, err := e.libraryOf(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return play(w, lib, 0)
+}
+
 // The figures are those of mmsegmentation 0.11's pages, "Mem (GB)", which fit
 // GiB rounded to one decimal.
 func TestPublishedPeaksOfSegmentation(t *testing.T) {
@@ -40,7 +54,7 @@ func TestPublishedPeaksOfSegmentation(t *testing.T) {
 		{"encnet_r101-d8_512x1024_40k_cityscapes", 2, 512, 1024, 12.1},
 		{"ccnet_r101-d8_512x512_80k_ade20k", 4, 512, 512, 12.2},
 	} {
-		p, err := play(segmentation(t, c.config, c.batch, c.height, c.width), library{}, 0)
+		p, err := playImages(t, segmentation(t, c.config, c.batch, c.height, c.width))
 		if err != nil {
 			t.Errorf("%s: %v", c.config, err)
 			continue
@@ -54,7 +68,7 @@ func TestPublishedPeaksOfSegmentation(t *testing.T) {
 
 func TestImagesLeaveNothingBehind(t *testing.T) {
 	w := segmentation(t, "fcn_r18-d8_512x1024_80k_cityscapes", 1, 64, 64)
-	p, err := play(w, library{}, 0)
+	p, err := playImages(t, w)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,6 +39,7 @@ type library struct {
 	adapterBase bool
 	// inputs counts the integer tensors of a batch for each token.
 	inputs int
+	images imageLibrary
 	// groupedEnds: the embedding, and the head with the last norm, are FSDP2
 	// groups of their own; else they belong to the root.
 	groupedEnds bool

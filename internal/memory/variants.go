@@ -252,7 +252,7 @@ func (l *library) set(key, value string) error {
 	case "kbit":
 		l.kbitNormsOnly = value == "norms-only"
 	default:
-		return fmt.Errorf("%q is not a setting of the engine", key)
+		return l.images.set(key, value)
 	}
 	return nil
 }

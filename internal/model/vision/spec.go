@@ -43,9 +43,10 @@ type Spec struct {
 	// Channels of a diffusion network\'s input; 0: 4.
 	Channels int64 `json:"channels"`
 
-	Masks bool `json:"masks"` // a detector predicts instance masks
-	P6    bool `json:"p6"`    // a detector has a fourth map
-	FP16  bool `json:"fp16"`  // its name says that it is trained under autocast
+	Boxes int64 `json:"boxes"` // objects of an image in the fullest batch; 0: boxesShown
+	Masks bool  `json:"masks"` // a detector predicts instance masks
+	P6    bool  `json:"p6"`    // a detector has a fourth map
+	FP16  bool  `json:"fp16"`  // its name says that it is trained under autocast
 }
 
 // Build returns the graph of one forward pass with its loss.

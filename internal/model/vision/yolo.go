@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"math"
 	"regexp"
 	"strings"
@@ -17,6 +18,7 @@ type yoloNet struct {
 	p6           bool    // four maps
 	masks        bool    // instance masks (v5)
 	classes      int64
+	boxes        int64 // of an image, in the fullest batch
 }
 
 // yoloName is how mmyolo's configurations name a network: "yolov5_s-v61_…",
@@ -51,7 +53,7 @@ func parseYOLO(name string) *Spec {
 //
 // Source: deepen_factor and widen_factor of mmyolo's configurations.
 func newYOLO(s *Spec) *yoloNet {
-	n := &yoloNet{version: s.Method, p6: s.P6, masks: s.Masks, classes: s.Classes, last: 1024}
+	n := &yoloNet{boxes: cmp.Or(s.Boxes, boxesShown), version: s.Method, p6: s.P6, masks: s.Masks, classes: s.Classes, last: 1024}
 	scale := func(depth, width float64) *yoloNet { n.depth, n.width = depth, width; return n }
 	switch s.Method + " " + s.Backbone {
 	case "v5 n", "v8 n":
@@ -285,7 +287,7 @@ func (b *net) bce(logits graph.Value) graph.Value {
 // networks with instance masks and of YOLOv8: known to a factor of two.
 const (
 	boxesShown = 30 // of an image, in the fullest batch
-	boxesMost  = 60 // of the fullest image of a batch
+	boxesMost  = 2  // times as many in the fullest image of a batch
 )
 
 // positives is the number of predictions of one level that YOLOv5 matches to a
@@ -313,7 +315,7 @@ func (y *yoloNet) headV5(b *net, maps []graph.Value) {
 		if y.masks {
 			coefficients = append(coefficients, slice(32))
 		}
-		n := int64(positives * boxesShown * float64(s[0]))
+		n := int64(positives * float64(y.boxes*s[0]))
 		losses = append(losses, b.bce(objectness))
 		losses = append(losses, b.Reduce(graph.Mean, b.Act(graph.Sigmoid, b.Moved(graph.Gather, box, n, 4), false), 1))
 		if y.classes > 1 {
@@ -338,7 +340,7 @@ func (y *yoloNet) headV5(b *net, maps []graph.Value) {
 // matched prediction with its object's.
 func (y *yoloNet) maskLoss(b *net, protos graph.Value, coefficients []graph.Value) []graph.Value {
 	s := b.Shape(protos)
-	n := int64(positives * boxesShown)
+	n := int64(positives * float64(y.boxes))
 	var losses []graph.Value
 	for _, c := range coefficients {
 		for range s[0] {
@@ -402,7 +404,7 @@ func (y *yoloNet) headV8(b *net, maps []graph.Value) {
 	n, cells := shape[0], shape[1]
 	y.assign(b, s, n, cells)
 	l := b.bce(s)
-	matched := n * boxesShown * 10 // the assigner's topk
+	matched := n * y.boxes * 10 // the assigner's topk
 	p = b.Moved(graph.Gather, p, matched, 4)
 	d = b.Moved(graph.Gather, d, matched, 4*bins)
 	b.sumLosses([]graph.Value{l, b.Reduce(graph.Mean, p, 1), b.Reduce(graph.Mean, b.Act(graph.LogSoftmax, d, false), 1)})
@@ -414,7 +416,7 @@ func (y *yoloNet) headV8(b *net, maps []graph.Value) {
 // Source: mmyolo task_modules/assigners/batch_task_aligned_assigner.py.
 func (y *yoloNet) assign(b *net, scores graph.Value, n, cells int64) {
 	b.NoGrad(func() {
-		const boxes, top = int64(boxesMost), 10
+		boxes, top := boxesMost*y.boxes, int64(10)
 		grid := func(more ...int64) graph.Value {
 			return b.Constant(graph.Float32, append([]int64{n, boxes, cells}, more...)...)
 		}
@@ -459,7 +461,7 @@ func (y *yoloNet) headX(b *net, maps []graph.Value) {
 	}
 	for _, s := range scores {
 		sh := b.Shape(s)
-		losses = append(losses, b.bce(b.Moved(graph.Gather, s, 10*boxesShown*sh[0], y.classes)))
+		losses = append(losses, b.bce(b.Moved(graph.Gather, s, 10*y.boxes*sh[0], y.classes)))
 	}
 	b.sumLosses(losses)
 }
