@@ -21,6 +21,9 @@ type SegmentState struct {
 	Pool   PoolID
 	Small  bool
 	Page   int64
+	// Age orders segments of equal blocks where the tie is broken by segment; 0 is
+	// the order of the calls of Restore.
+	Age    uint64
 	Blocks []BlockState // without gaps, by address
 }
 
@@ -38,6 +41,9 @@ type BlockState struct {
 	Size      int64
 	Requested int64
 	State     State
+	// Age orders equal blocks where the tie is broken by the order in which they
+	// were made; 0 is the order of Restore.
+	Age uint64
 }
 
 // Restore puts a segment into the allocator as it was at some moment, and calls
@@ -54,7 +60,7 @@ func (a *Allocator) Restore(s *SegmentState, live func(i int, b Block)) error {
 	}
 	shelf := a.shelfOf(base, s.Stream)
 	kind := kindOf(s.Small)
-	origin, reservationID := a.newOrigin(s.Addr), int32(0)
+	origin, reservationID := a.restoredOrigin(s.Age, s.Addr), int32(0)
 	if s.Page > 0 {
 		a.reservations = append(a.reservations, reservation{s.Addr, s.Size(), s.Page})
 		reservationID = int32(len(a.reservations))
@@ -82,7 +88,11 @@ func (a *Allocator) Restore(s *SegmentState, live func(i int, b Block)) error {
 			addr: addr, size: in.Size, requested: in.Requested, prev: prev, shelf: shelf,
 			reservation: reservationID, mapped: in.State != Unmapped, origin: origin,
 		}
-		if a.rules.tie == TieByCounter && i > 0 {
+		switch {
+		case a.rules.tie != TieByCounter:
+		case in.Age > 0:
+			b.origin = a.restoredOrigin(in.Age, addr)
+		case i > 0:
 			b.origin = a.originOf(b)
 		}
 		if prev != 0 {
@@ -113,6 +123,44 @@ func (a *Allocator) Restore(s *SegmentState, live func(i int, b Block)) error {
 	}
 	return nil
 }
+
+// restoredOrigin is newOrigin with a given age.
+func (a *Allocator) restoredOrigin(age, addr uint64) uint64 {
+	if age == 0 {
+		return a.newOrigin(addr)
+	}
+	was := a.counter
+	a.counter = age - 1
+	origin := a.newOrigin(addr)
+	a.counter = max(was, age)
+	return origin
+}
+
+// AgeAt returns the size of the free block that begins at an address, and its
+// age, or that of its segment: what breaks the tie between equal blocks. It
+// returns false if no free block begins there, or if the address breaks ties.
+func (a *Allocator) AgeAt(addr uint64) (size int64, age uint64, ok bool) {
+	if a.rules.tie == TieByAddress {
+		return 0, 0, false
+	}
+	for i := range a.shelves {
+		a.scratch = a.shelves[i].free.appendTo(a, a.scratch[:0])
+		for _, id := range a.scratch {
+			b := &a.blocks[id]
+			if b.addr != addr {
+				continue
+			}
+			if a.rules.tie == TieBySegment {
+				return b.size, a.tieOf(b) >> segmentTieBits, true
+			}
+			return b.size, b.origin, true
+		}
+	}
+	return 0, 0, false
+}
+
+// Tie returns what breaks the tie between equal blocks.
+func (a *Allocator) Tie() TieBreak { return a.rules.tie }
 
 // Fits reports whether a request would be served from memory that is free in
 // the allocator, without asking the driver.

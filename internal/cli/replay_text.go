@@ -44,10 +44,16 @@ func (d *replayed) assumptions(q *replayQuestion) []supposition {
 			args: []any{thousands(start.InDoubt), units.Bytes(start.InDoubtBytes)},
 		})
 	}
+	if r.ByAge {
+		out = append(out, supposition{code: "by_age", count: &r.AgesLearned})
+	}
 	if len(d.Events) == 1 {
 		out = append(out, supposition{code: "ring_of_one"})
 	}
-	if !d.SettingsKnown {
+	switch {
+	case r.GuessedConf != "":
+		out = append(out, supposition{code: "settings_guessed", args: []any{r.GuessedConf}})
+	case !d.SettingsKnown:
 		out = append(out, supposition{code: "settings_unknown"})
 	}
 	if d.answer == nil && d.trials == nil {

@@ -70,6 +70,14 @@ type Result struct {
 	Skipped     int
 	Differences []Difference
 	Misfits     []Misfit
+	// GuessedConf is the configuration that reproduces a trace whose file does not
+	// tell it, if that is not the default one.
+	GuessedConf string
+	// ByAge says that of equal blocks the older is taken, as since torch 2.12, and
+	// that the ages of those of the start were deduced from the order of their use.
+	// AgesLearned counts the choices that corrected this.
+	ByAge       bool
+	AgesLearned int
 	// More says that the comparison was given up after so many differences.
 	More   bool
 	Peaks  Peaks
@@ -152,6 +160,29 @@ func (c *Case) Check() *Result {
 			}
 		}
 	}
+	if best.Reproducible && best.Mismatches() > 0 && !c.SettingsKnown {
+		best = c.guessSettings(best)
+	}
+	return best
+}
+
+// guessSettings tries the usual settings on a trace that its file does not tell
+// the settings of, and takes those that reproduce it.
+func (c *Case) guessSettings(best *Result) *Result {
+	for _, conf := range SweepConfs(best.Torch) {
+		set, err := alloc.ParseConf(conf, best.Torch, alloc.Defaults())
+		if err != nil || set.ExpandableSegments != c.Settings.ExpandableSegments || set == c.Settings {
+			continue
+		}
+		other := *c
+		other.Settings, other.tensors = set, tensors{}
+		other.number()
+		if r := other.CheckAs(best.Torch, best.Tie); r.Reproducible && r.Mismatches() == 0 {
+			r.GuessedConf = conf
+			*c = other
+			return r
+		}
+	}
 	return best
 }
 
@@ -167,6 +198,7 @@ func (c *Case) CheckAs(v alloc.Version, tie alloc.TieBreak) *Result {
 		r.bytes = make([]int64, len(c.Events))
 	}
 	run := &checking{Case: c, result: r}
+	c.learnAges(r)
 	if err := run.begin(r.Start); err != nil {
 		r.Reproducible = false
 		r.Why = []Oddity{{"impossible_state", int(never), 1}}

@@ -193,7 +193,7 @@ func (w *rewinding) deduce(t *tensor, run *region, room int64) int64 {
 		return room
 	}
 	end := t.addr + uint64(size)
-	if first := w.firstIn(end, end+uint64(most), t.freed); first != 0 {
+	if first := w.firstIn(end, end+uint64(most), t.completed); first != 0 {
 		return int64(first - t.addr)
 	}
 	w.start.InDoubt++
