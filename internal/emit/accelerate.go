@@ -188,7 +188,7 @@ func accelerateFSDP(s *sheet, o *object) error {
 	c.set("fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
 	c.set("fsdp_offload_params", offload)
 	c.set("fsdp_state_dict_type", "SHARDED_STATE_DICT")
-	c.set("fsdp_cpu_ram_efficient_loading", true)
+	c.set("fsdp_cpu_ram_efficient_loading", loadsOnRankZero(w))
 	full := w.Checkpointing == workload.FullCheckpoint
 	c.set("fsdp_activation_checkpointing", full)
 	if full {

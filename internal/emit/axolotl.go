@@ -21,6 +21,9 @@ func writeAxolotl(s *sheet) ([]File, error) {
 	if w.Checkpointing == workload.Selective {
 		return nil, s.cannot("checkpointing")
 	}
+	if err := axolotlLimits(s); err != nil {
+		return nil, err
+	}
 	s.say("vpp", "sequence-parallel")
 	var o object
 	o.set("base_model", s.repository())
@@ -29,7 +32,8 @@ func writeAxolotl(s *sheet) ([]File, error) {
 	o.set("sequence_len", w.Seq)
 	// Packed samples fill the sequence, as the plan counts them.
 	flash := w.Attention == workload.Flash || w.Attention == workload.Flex
-	o.set("sample_packing", flash && !w.Padded)
+	ring := p.Context > 1 && w.MicroBatch > 1 // which packs one sample only
+	o.set("sample_packing", flash && !w.Padded && !ring)
 	o.set("pad_to_sequence_len", true)
 	o.set("micro_batch_size", w.MicroBatch)
 	o.set("gradient_accumulation_steps", max(w.Accumulation, 1))
@@ -42,7 +46,7 @@ func writeAxolotl(s *sheet) ([]File, error) {
 	}
 	o.set("bf16", n.bf16 || n.load == "bfloat16")
 	o.set("fp16", n.fp16)
-	if n.load == "bfloat16" && !w.Method.Adapted() && w.Options["upcast"] != "fp32" && !usesDeepSpeed(w) {
+	if pureBF16(w) {
 		o.set("bfloat16", true)
 		o[slices.IndexFunc(o, func(p pair) bool { return p.key == "bf16" })].value = false
 	}
@@ -107,6 +111,28 @@ func writeAxolotl(s *sheet) ([]File, error) {
 	s.omit("alloc-conf", "emit_note_export", "PYTORCH_CUDA_ALLOC_CONF="+w.AllocConf)
 	s.omit("bucket-view", "emit_note_bucket_view")
 	return append([]File{{Name: "axolotl.yaml", Data: []byte(s.comment("#") + yamlOf(o, 0))}}, files...), nil
+}
+
+// axolotlLimits refuses the combinations that Axolotl refuses.
+// Source: axolotl utils/schemas/validation.py, integrations/liger/args.py,
+// integrations/cut_cross_entropy/args.py.
+func axolotlLimits(s *sheet) error {
+	w := s.w
+	k := &w.Kernels
+	switch {
+	case w.Parallel.Context > 1 && w.Attention != workload.Flash: // ring attention is flash's
+		return s.cannot("attention")
+	case w.Parallel.Tensor > 1 && (w.Loss == workload.LossLiger || k.FusedNorm == "liger"):
+		return s.cannot("tp")
+	case w.Loss == workload.LossCCE && (w.Precision == workload.FP32 || pureBF16(w)): // it wants autocast
+		return s.cannot("loss")
+	}
+	return nil
+}
+
+// pureBF16 reports whether trained weights stay in bfloat16 without autocast.
+func pureBF16(w *workload.Workload) bool {
+	return w.Precision == workload.BF16 && !w.Method.Adapted() && w.Options["upcast"] != "fp32" && !usesDeepSpeed(w)
 }
 
 func axolotlMethod(s *sheet, o *object) error {
@@ -193,7 +219,7 @@ func axolotlSharding(s *sheet, o *object) ([]File, error) {
 	c.set("offload_params", offload)
 	c.set("auto_wrap_policy", "TRANSFORMER_BASED_WRAP")
 	c.set("state_dict_type", "FULL_STATE_DICT")
-	c.set("cpu_ram_efficient_loading", true)
+	c.set("cpu_ram_efficient_loading", loadsOnRankZero(w))
 	c.set("reshard_after_forward", w.ReshardAfterForward != "never")
 	if !two {
 		c.set("use_orig_params", true)

@@ -400,7 +400,7 @@ func transformersSharding(s *sheet, args *object, modern bool) ([]File, error) {
 	if !modern { // read from the environment by accelerate there
 		c = slices.DeleteFunc(c, func(p pair) bool { return p.key == "state_dict_type" })
 	}
-	c.set("cpu_ram_efficient_loading", true)
+	c.set("cpu_ram_efficient_loading", loadsOnRankZero(w))
 	if w.Checkpointing == workload.FullCheckpoint {
 		c.set("activation_checkpointing", true)
 		s.omit("reentrant", "emit_note_fsdp_reentrant")
@@ -408,6 +408,14 @@ func transformersSharding(s *sheet, args *object, modern bool) ([]File, error) {
 	args.set("fsdp_config", c)
 	s.say("sharding", "reshard-after-forward")
 	return nil, nil
+}
+
+// loadsOnRankZero reports whether one rank may read the weights for all. Under
+// FSDP2 the packed weights of bitsandbytes deadlock while they are handed out.
+// Source: axolotl utils/schemas/validation.py, on load_in_4bit.
+func loadsOnRankZero(w *workload.Workload) bool {
+	packed := w.Base == workload.NF4 || w.Base == workload.NF4Double || w.Base == workload.Int8
+	return w.Sharding != workload.FSDP2 || !packed
 }
 
 // fsdpOffload reports whether FSDP offloads: weights, gradients and optimizer

@@ -60,7 +60,7 @@ class AbsentModule(types.ModuleType):
 
 
 class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    names = {"triton", "evaluate", "datasets", "trl", "pandas", "pyarrow", "wandb", "sqlalchemy", "aiosqlite", "prometheus_client", "alembic", "dotenv", "prettytable", "aiohttp", "jwt", "fastapi", "starlette", "psycopg2", "tiktoken", "sentencepiece", "uvicorn"}
+    names = {"triton", "evaluate", "datasets", "trl", "pandas", "pyarrow", "wandb", "sqlalchemy", "aiosqlite", "prometheus_client", "httpx", "alembic", "dotenv", "prettytable", "aiohttp", "jwt", "fastapi", "starlette", "psycopg2", "tiktoken", "sentencepiece", "uvicorn"}
 
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in self.names:
@@ -218,13 +218,14 @@ class Accelerate:
         env_clean()
         path = folder / "accelerate.yaml"
         config = self.load(str(path))
+        import accelerate.utils.launch
         import accelerate.commands.launch as launch
         from accelerate.utils import FullyShardedDataParallelPlugin
         from accelerate.utils.launch import prepare_multi_gpu_env
 
         with inside(folder):
             args, _ = launch.launch_command_parser().parse_known_args(["--config_file", str(path), "train.py"])
-            launch.is_fp8_available = lambda *a: True
+            accelerate.utils.launch.is_fp8_available = lambda *a: True
             args, defaults, mp = launch._validate_launch_command(args)
             args.deepspeed_fields_from_accelerate_config = ",".join(defaults.deepspeed_config) if defaults.deepspeed_config else ""
             if args.use_deepspeed or args.use_fsdp or args.multi_gpu:
@@ -280,22 +281,23 @@ class Axolotl:
         from axolotl.integrations.liger.args import LigerArgs
         from axolotl.integrations.cut_cross_entropy.args import CutCrossEntropyArgs
 
-        class Config(AxolotlConfigWCapabilities, LigerArgs, CutCrossEntropyArgs):
-            pass
-
-        self.config = Config
+        # A plugin's arguments count, with their defaults, where it is named.
+        self.base = AxolotlConfigWCapabilities
+        self.plugins = {"LigerPlugin": LigerArgs, "CutCrossEntropyPlugin": CutCrossEntropyArgs}
 
     def check(self, folder):
         import yaml
 
         data = yaml.safe_load((folder / "axolotl.yaml").read_text())
-        known = set(self.config.model_fields)
+        named = tuple(self.plugins[p.rsplit(".", 1)[1]] for p in data.get("plugins", []))
+        config = type("Config", (self.base, *named), {})
+        known = set(config.model_fields)
         for key in data:
             assert key in known, "unknown key " + key
         n = 8
         cap = {"bf16": True, "fp8": True, "n_gpu": n, "compute_capability": "sm_90"}
         with contextlib.redirect_stderr(io.StringIO()):
-            self.config(**data, capabilities=cap, env_capabilities={"torch_version": "2.9.1"})
+            config(**data, capabilities=cap, env_capabilities={"torch_version": "2.9.1"})
         if "fsdp_config" in data:
             from axolotl.utils.schemas.fsdp import FSDPConfig
 
