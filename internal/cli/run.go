@@ -29,6 +29,7 @@ type runFlags struct {
 	grace, peerGrace, backoff      time.Duration
 	dryRun, strict, exact, fresh   bool
 	wait                           bool
+	fraction                       float64
 	runDir, rehearse, resumeDir    string
 }
 
@@ -70,6 +71,7 @@ func (a *app) runCommand() *cobra.Command {
 	flags.BoolVar(&f.exact, "exact", false, "only changes that leave the mathematics as they are, also under BatchNorm")
 	flags.BoolVar(&f.fresh, "fresh", false, "start as written, whatever an earlier run of this command found out")
 	flags.BoolVar(&f.wait, "wait", false, "when others hold the card, wait for it instead of stopping")
+	flags.Float64Var(&f.fraction, "cap", 0, "share of the card that PyTorch's allocator may take, such as 0.5; cooperative, no isolation")
 	flags.StringVar(&f.runDir, "run-dir", "", "folder of this run (default: a new one; see unoom runs)")
 	flags.StringVar(&f.resumeDir, "resume-dir", "", "where the command puts its checkpoints, if it cannot be seen from its framework")
 	flags.StringVar(&f.rehearse, "rehearse", "", "on a CPU: count memory as a card of this capacity would, such as 24GiB")
@@ -90,6 +92,10 @@ func (a *app) run(f runFlags, args []string) error {
 			fmt.Fprintf(a.Err, "unoom: %s: %s: %s\n", a.msgs.Text("warning"), what, err)
 		},
 	}
+	if f.fraction < 0 || f.fraction > 1 {
+		return withHint(fmt.Errorf("--cap %g: not a share", f.fraction), "--cap 0.5 is half of the card")
+	}
+	o.Fraction = f.fraction
 	if f.rehearse != "" {
 		capacity, err := units.ParseBytes(f.rehearse)
 		if err != nil {

@@ -426,3 +426,46 @@ func withEnviron(mark string) []int {
 	}
 	return out
 }
+
+// What does not fit ends with 78, a plan for the next run, and in Kubernetes a
+// termination message.
+func TestRunGivesUp(t *testing.T) {
+	log := filepath.Join(t.TempDir(), "termination-log")
+	if err := os.WriteFile(log, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	oom := "echo 'torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 23.64 GiB of which 1.10 GiB is free. " +
+		"Including non-PyTorch memory, this process has 22.51 GiB memory in use. Of the allocated memory 21.90 GiB is allocated by PyTorch, and 120.33 MiB is reserved by PyTorch but unallocated.' >&2; exit 1"
+	cmd, home := unoomCommand(t, "run", "--backoff", "0s", "--global-batch", "4", "--", "sh", "-c", oom, "{micro_batch}", "{accum}")
+	cmd.Env = append(cmd.Env, "KUBERNETES_SERVICE_HOST=10.0.0.1", "UNOOM_TERMINATION_LOG="+log)
+	if code := exitCode(cmd.Run()); code != supervise.StatusDoesNotFit {
+		t.Errorf("status %d, want 78", code)
+	}
+	h := onlyRun(t, home)
+	var sizes []int
+	for _, try := range h.Tries {
+		sizes = append(sizes, try.Attempt.Settings.MicroBatch)
+	}
+	if fmt.Sprint(sizes) != "[4 1]" && fmt.Sprint(sizes) != "[4 2 1]" {
+		t.Errorf("micro-batches %v", sizes)
+	}
+	if next, err := os.ReadFile(h.End.Next); err != nil || !bytes.Contains(next, []byte(`"unoom/next/v1"`)) {
+		t.Errorf("next: %v %s", err, next)
+	}
+	if text, _ := os.ReadFile(log); !bytes.Contains(text, []byte(`"status":78`)) {
+		t.Errorf("termination message %q", text)
+	}
+}
+
+// A bug is the command's own business: its status, at once, and nothing said.
+func TestRunDoesNotRetryBugs(t *testing.T) {
+	cmd, home := unoomCommand(t, "run", "--global-batch", "4", "--", "sh", "-c", "echo 'ValueError: shapes' >&2; exit 3", "{micro_batch}", "{accum}")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	if code := exitCode(cmd.Run()); code != 3 || stderr.String() != "ValueError: shapes\n" {
+		t.Errorf("status %d, stderr %q", code, &stderr)
+	}
+	if h := onlyRun(t, home); len(h.Tries) != 1 {
+		t.Errorf("%d attempts", len(h.Tries))
+	}
+}

@@ -38,6 +38,9 @@ type Options struct {
 	Strict                         bool          // a failing unoom fails the run
 	Fresh                          bool          // start as written, whatever earlier runs found out
 
+	// Fraction caps PyTorch's allocator from the first attempt on; 0: no cap.
+	Fraction float64
+
 	// Rehearse counts memory on the CPU as the CUDA allocator would, with this
 	// capacity. 0: the real card.
 	Rehearse units.Bytes
@@ -99,6 +102,7 @@ func Run(o Options) (int, error) {
 	}
 	s.forward = newForwarder(o.Grace)
 	defer s.forward.stop()
+	settings.Fraction = o.Fraction
 	first, remedies, predicted := s.startFrom(settings)
 	return s.loop(first, remedies, predicted)
 }
@@ -266,7 +270,33 @@ func (s *session) end(n int, past Past, next Next, status int) (int, error) {
 		s.Say("run_why_bug")
 	}
 	s.note(ledger.Record{Kind: ledger.KindEnd, End: &end})
+	s.terminationMessage(end, next)
 	return end.Status, nil
+}
+
+// terminationLog is where Kubernetes looks for the reason that a container
+// ended (the default of terminationMessagePath).
+const terminationLog = "/dev/termination-log"
+
+// terminationMessage tells Kubernetes why the run ended; it keeps 4096 bytes.
+func (s *session) terminationMessage(end ledger.End, next Next) {
+	if environ(s.Env).get("KUBERNETES_SERVICE_HOST") == "" {
+		return
+	}
+	path := terminationLog
+	if p := environ(s.Env).get("UNOOM_TERMINATION_LOG"); p != "" {
+		path = p
+	}
+	if _, err := os.Stat(path); err != nil {
+		return
+	}
+	text, err := json.Marshal(map[string]any{
+		"run": s.id, "status": end.Status, "outcome": end.Outcome, "attempts": end.Attempts,
+		"why": next.Why, "settings": next.Settings, "next": end.Next,
+	})
+	if err == nil && len(text) <= 4096 {
+		_ = os.WriteFile(path, text, 0o644)
+	}
 }
 
 // writeNext leaves the settings that would come next, for a person, a scheduler

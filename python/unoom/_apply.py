@@ -139,9 +139,9 @@ def transformers_trainer(module):
         def load_from_json(cls, path):
             out = load(cls, path)
             # Some versions take the old per-device batch from here, the very
-            # one that did not fit.
-            if _settings().get("micro_batch") and not _events.config().get("template"):
-                out.train_batch_size = None
+            # one that did not fit; others only compare it.
+            if _force["micro"] and getattr(out, "train_batch_size", None):
+                out.train_batch_size = _force["micro"]
             return out
 
         state.load_from_json = classmethod(load_from_json)

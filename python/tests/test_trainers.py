@@ -1,0 +1,90 @@
+"""The settings of an attempt inside the real trainers."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+
+
+def attempt(tmp_path, name, settings, script, *args, **config):
+    """Runs a script as an attempt with the given settings; returns its events."""
+    folder = tmp_path / name
+    shutil.copytree(os.path.join(ROOT, "bootstrap"), folder / "site")
+    (folder / "site" / "unoom.json").write_text(
+        json.dumps(dict(config, proto=1, run="r", attempt=1, events=str(folder), code=ROOT, settings=settings))
+    )
+    env = dict(os.environ, PYTHONPATH=str(folder / "site"), OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", SAVE_STEPS="2")
+    done = subprocess.run(
+        [sys.executable, os.path.join(HERE, "train", script), *args], env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    events = []
+    for n in os.listdir(folder):
+        if n.startswith("events."):
+            with open(folder / n) as f:
+                events += [json.loads(line) for line in f]
+    return events
+
+
+def of(events, kind):
+    return [e for e in events if e["kind"] == kind]
+
+
+def weights(path):
+    return torch.load(path, weights_only=True)
+
+
+def test_trainer_resumes_with_another_micro_batch_and_the_same_result(tmp_path):
+    """Three steps at once, and the third again from the checkpoint after two,
+    with half the micro-batch: the old per-device batch in trainer_state.json must not
+    come back, and no sample may be lost or seen twice."""
+    one, two = tmp_path / "one", tmp_path / "two"
+    attempt(tmp_path, "whole", {}, "gpt2_trainer.py", str(one), "16", "3")
+    settings = {"micro_batch": 8, "accumulation": 2, "resume": str(one / "checkpoint-2")}
+    events = attempt(tmp_path, "second", settings, "gpt2_trainer.py", str(two), "16", "3")
+    (framework,) = of(events, "framework")
+    assert (framework["micro_batch"], framework["accumulation"]) == (8, 2)
+    assert (framework["asked_micro_batch"], framework["asked_accumulation"]) == (16, 1)
+    (resume,) = of(events, "resume")
+    assert resume["step"] == 2 and resume["samples"] == 32
+    a, b = weights(one / "final.pt"), weights(two / "final.pt")
+    assert a["step"] == b["step"] == 3
+    for k in a["weights"]:
+        assert (a["weights"][k] - b["weights"][k]).abs().max() <= 1e-5, k
+
+
+def test_a_batch_that_is_not_the_scripts_is_not_applied(tmp_path):
+    events = attempt(tmp_path, "a", {"micro_batch": 8, "accumulation": 3}, "gpt2_trainer.py", str(tmp_path / "out"), "16", "1")
+    assert of(events, "framework")[0]["micro_batch"] == 16
+    assert "not the batch" in of(events, "not_applied")[0]["why"]
+
+
+def test_a_step_costs_next_to_nothing(tmp_path):
+    """A note takes microseconds, and later there is one a second."""
+    import time
+
+    from unoom import _events, _hook
+
+    _events.configure({"events": str(tmp_path), "run": "r", "attempt": 1})
+    try:
+        steps = _hook.Steps({})
+        optimizer = object()
+        n = 3000
+        began = time.perf_counter()
+        for _ in range(n):
+            steps.after(optimizer, (), {})
+        each = (time.perf_counter() - began) / n
+        print("%.2f us a step" % (each * 1e6))
+        assert each < 100e-6  # 1 % of a step of 10 ms, on a busy machine
+    finally:
+        _events.after_fork()
+        _events.configure(None)
+        _events._state["step"] = 0
