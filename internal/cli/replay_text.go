@@ -119,14 +119,11 @@ func (a *app) printReplay(name string, devices []*replayed, q *replayQuestion, f
 		}
 		a.printAssumptions(p, d, q)
 	}
-	if len(idle) == len(devices) && len(devices) == 1 {
-		idle = nil
-	}
-	if len(idle) > 0 {
+	if len(idle) > 0 && len(devices) > 1 {
 		p.Blank()
 		p.Para(0, text.Style(text.Faint, a.msgs.Text("replay.idle", strings.Join(idle, ", "))))
 	}
-	if !f.sweep && !q.asked && !f.check && replayReproduced(devices) {
+	if !f.sweep && !q.asked && !f.check && replayReproduced(devices) && len(idle) < len(devices) {
 		p.Blank()
 		p.Para(0, a.msgs.Text("replay.next")+text.Style(text.Code, "unoom replay --sweep "+name))
 	}
@@ -163,6 +160,9 @@ func (a *app) replayHeadline(p *text.Printer, devices []*replayed, q *replayQues
 		}
 	}
 	switch {
+	case events == 0:
+		p.Para(0, text.Style(text.Caution, a.msgs.Text("replay.head.nothing"))+a.msgs.Text("replay.head.no_events"))
+		return
 	case q.asked && failed > 0:
 		p.Para(0, text.Style(text.Bad, a.msgs.Text("replay.head.no"))+
 			a.msgs.Text("replay.head.fail", thousands(failed), thousands(requests), a.questionText(q, askedTorch)))
