@@ -126,6 +126,41 @@ func (x *machine) checkpoint(in tensor, held []tensor, keep policy, body func(in
 	return out
 }
 
+// offloaded is a checkpoint whose input waits in host memory: it is copied back
+// before the layer is computed again.
+// Source: torchtune training/_activation_offloading.py, OffloadActivations.
+func (x *machine) offloaded(in tensor, body func(in tensor) tensor) tensor {
+	if !x.recording(in) {
+		return body(in)
+	}
+	fn := x.push(1, []tensor{in}, nil, nil)
+	x.grad = false
+	out := body(in.detach())
+	x.grad = true
+	out.fn, out.leaf, out.slot = fn, 0, 0
+	n, d := in.n, in.dt
+	x.tape.nodes[fn-1].run = func(f *frame) {
+		x := f.x
+		back := x.tensor(n, d)
+		outer := x.newTape()
+		leaf := x.pseudoLeaf(back)
+		x.grad = true
+		x.params[leaf].sink = func(_ *machine, p *parameter, g gradient) { p.grad = g.st }
+		res := body(x.params[leaf].t)
+		x.drop(res)
+		x.grad = false
+		top := &x.frames[x.depth-1]
+		g := top.g[0]
+		top.g[0] = gradient{}
+		x.deliver(target{res.fn, res.leaf, res.slot}, g)
+		x.drain()
+		x.endTape(outer)
+		x.sendLeaf(leaf)
+		x.drop(back)
+	}
+	return out
+}
+
 // discardTape drops a graph that was only built to be counted.
 func (x *machine) discardTape(outer *tape) {
 	for _, t := range x.tape.in {

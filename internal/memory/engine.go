@@ -244,6 +244,13 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 		}
 		m.train(2)
 		return m.ends, nil
+	case workload.Torchtune:
+		t, err := prepareTune(x, w, lib)
+		if err != nil {
+			return nil, err
+		}
+		t.train(2)
+		return t.ends, nil
 	case workload.Torchtitan:
 		t, err := prepareTitan(x, w, lib)
 		if err != nil {

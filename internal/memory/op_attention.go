@@ -104,6 +104,33 @@ func (x *machine) ropeComplex(q tensor, table tensor) tensor {
 	return out
 }
 
+// ropePacked is torchtune's Llama3ScaledRoPE on packed samples: the table is
+// gathered by position for each call (and saved), the rotation is in float32.
+// Source: torchtune models/llama3_1/_position_embeddings.py.
+func (x *machine) ropePacked(q tensor, table int64) tensor {
+	n, d := q.n, q.dt
+	cache := x.tensor(table, f32)
+	out := x.op(n, d, []tensor{q}, []tensor{cache}, false, func(f *frame) {
+		x := f.x
+		g := x.make(n, f32)
+		parts := x.make(2*n, f32) // four halves
+		x.release(g.st)
+		sum := x.make(n, f32)
+		x.release(parts.st)
+		low := x.make(n, d)
+		x.release(sum.st)
+		f.send(0, low)
+	})
+	x.drop(cache)
+	up := x.tensor(n, f32)
+	products := x.tensor(n, f32) // two halves at a time
+	halves := x.tensor(n, f32)
+	x.drop(products)
+	stacked := x.tensor(n, f32)
+	x.drop(halves, up, stacked)
+	return out
+}
+
 // repeatHeads is repeat_kv: a copy of keys or values for every query head.
 func (x *machine) repeatHeads(t tensor, times int64) tensor {
 	if times == 1 {

@@ -70,6 +70,7 @@ const (
 	ropeUnsloth
 	ropeKernel
 	ropeMeta
+	ropeTune
 )
 
 type mlpStyle uint8
@@ -277,6 +278,12 @@ func (p *player) rotate(q, k tensor) (tensor, tensor) {
 		a := x.ropeFused(q, cos)
 		x.drop(q)
 		b := x.ropeFused(k, cos)
+		x.drop(k)
+		return a, b
+	case ropeTune:
+		a := x.ropePacked(q, p.tokens()*p.headDim())
+		x.drop(q)
+		b := x.ropePacked(k, p.tokens()*p.headDim())
 		x.drop(k)
 		return a, b
 	case ropeMeta:
