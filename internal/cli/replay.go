@@ -184,6 +184,13 @@ func (d *replayed) answerTo(q *replayQuestion, sweep bool) error {
 		if err != nil {
 			return confHint(err)
 		}
+		if set.Backend != "native" {
+			return withHint(fmt.Errorf("alloc conf: backend: %s is CUDA's own allocator, of which nothing is recorded", set.Backend),
+				"only the native backend can be replayed")
+		}
+		if set.MemoryFraction < 1 && q.capacity == 0 {
+			return withHint(errors.New("alloc conf: per_process_memory_fraction: a part of what card?"), "add --gpu or --capacity")
+		}
 		ask.Settings = set
 	}
 	if q.capacity > 0 {

@@ -74,6 +74,9 @@ func (d *replayed) assumptions(q *replayQuestion) []supposition {
 	default:
 		out = append(out, supposition{code: "capacity_unbounded"})
 	}
+	if d.answer != nil && d.ask.Settings.GCThreshold > 0 && d.ask.Settings.MemoryFraction == 1 {
+		out = append(out, supposition{code: "gc_without_fraction"})
+	}
 	if saved := d.saved(); saved > 0 {
 		out = append(out, supposition{code: "saved_freed_at_once", count: &saved})
 	}

@@ -130,7 +130,11 @@ func (r *Result) Mismatches() int { return len(r.Differences) + len(r.Misfits) }
 
 // mostDifferences is where a comparison is given up: the simulation is wrong
 // there, and each further difference costs a rewind.
-const mostDifferences = 50
+const (
+	mostDifferences  = 50
+	leastDifferences = 3
+	rewoundEvents    = 3_000_000 // by all rewinds of a comparison, about
+)
 
 // Check replays a case and compares every event, and the final layout.
 //
@@ -216,7 +220,8 @@ func (c *Case) CheckAs(v alloc.Version, tie alloc.TieBreak) *Result {
 		} else {
 			r.Differences = append(r.Differences, *run.oracle.differ)
 		}
-		if len(r.Differences) == mostDifferences || at+1 == len(c.ops) {
+		most := min(mostDifferences, max(leastDifferences, rewoundEvents/len(c.Events)))
+		if len(r.Differences) >= most || at+1 == len(c.ops) {
 			r.More = at+1 < len(c.ops)
 			run.sim = nil
 			break
