@@ -132,6 +132,9 @@ func (r *estimated) judge(engine *memory.Engine) error {
 		r.engine, r.device, r.phase = est, est.Device, remedy.Phase(est.Phase)
 	}
 	r.verdict = verdictOf(r.device, r.workload.GPU.Capacity)
+	if r.engine != nil && r.engine.Verdict != "" {
+		r.verdict = r.engine.Verdict // by simulated allocation on the card
+	}
 	return nil
 }
 

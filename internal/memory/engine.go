@@ -99,6 +99,7 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 	}
 	est.Allocated = units.Estimate{Low: low, Mid: units.Bytes(mid.peak.allocated), High: high}
 	est.Reserved = units.Estimate{Low: lowR, Mid: units.Bytes(reserved), High: highR}
+	est.scattered(w)
 	est.phases(mid.x)
 	est.outside()
 	return est, nil

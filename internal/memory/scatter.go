@@ -1,0 +1,36 @@
+package memory
+
+import (
+	"math"
+
+	"unoom/internal/units"
+	"unoom/internal/workload"
+)
+
+// How far published measurements lie from what is played, where every setting
+// is known: the half-width that holds nineteen of twenty. Fitted on all strict
+// rows of the published measurements together, by what is played and what is
+// reported, never by model or source (`make score` prints the check).
+const (
+	scatterAllocated      = 0.025 // transformers
+	scatterReserved       = 0.060 // what the allocator takes depends on the order of frees
+	scatterImageAllocated = 0.065 // published in tenths of a "GB"; convolution workspaces
+	scatterImageReserved  = 0.200 // cuDNN's search for an algorithm
+)
+
+// scattered widens the figures that are played to what measurements scatter by.
+func (est *Estimate) scattered(w *workload.Workload) {
+	allocated, reserved := scatterAllocated, scatterReserved
+	if w.Model.Image != nil {
+		allocated, reserved = scatterImageAllocated, scatterImageReserved
+	}
+	est.Allocated = widen(est.Allocated, allocated)
+	est.Reserved = widen(est.Reserved, reserved)
+	est.Reserved.High = max(est.Reserved.High, est.Allocated.High)
+}
+
+// widen moves each bound by a share of the middle.
+func widen(e units.Estimate, share float64) units.Estimate {
+	d := units.Bytes(math.Round(share * float64(e.Mid)))
+	return units.Estimate{Low: max(e.Low-d, 0), Mid: e.Mid, High: e.High + d}
+}
