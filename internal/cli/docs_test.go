@@ -58,7 +58,9 @@ func TestCommandsInDocumentsExist(t *testing.T) {
 func checkCommand(t *testing.T, where string, args []string) {
 	t.Helper()
 	a := &app{Streams: Streams{Out: new(bytes.Buffer), Err: new(bytes.Buffer)}, msgs: i18n.Load(i18n.English)}
-	cmd, rest, err := a.rootCommand().Find(args)
+	root := a.rootCommand()
+	root.InitDefaultCompletionCmd()
+	cmd, rest, err := root.Find(args)
 	if err != nil {
 		t.Errorf("%s: unoom %s: %v", where, strings.Join(args, " "), err)
 		return

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -205,9 +206,9 @@ func (r *estimated) slopes(engine *memory.Engine) {
 
 // planCommandLine is the command that looks for a setting that does fit.
 func (r *estimated) planCommandLine(w *workloadFlags) string {
-	line := "unoom plan --model " + w.model
+	line := "unoom plan --model " + quoted(w.model)
 	if w.gpu != "" {
-		line += " --gpu " + w.gpu
+		line += " --gpu " + quoted(w.gpu)
 	}
 	if w.capacity != "" {
 		line += " --capacity " + w.capacity
@@ -216,4 +217,12 @@ func (r *estimated) planCommandLine(w *workloadFlags) string {
 		line += " --method " + w.method
 	}
 	return line + fmt.Sprintf(" --global-batch %d --seq %d", r.workload.GlobalBatch(), r.workload.Seq)
+}
+
+// quoted makes one argument of a shell of text.
+func quoted(text string) string {
+	if strings.ContainsAny(text, " '\"$&|;()<>*?") {
+		return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
+	}
+	return text
 }
