@@ -51,7 +51,7 @@ var homes = map[string][]string{
 	"github.com/creack/pty":                 {"internal/supervise"},
 	"github.com/ebitengine/purego":          {"internal/gpu/nvml"},
 	"github.com/goccy/go-yaml":              {"internal/workload", "internal/emit", "internal/gpu"},
-	"github.com/gofrs/flock":                {"internal/ledger"},
+	"github.com/gofrs/flock":                {"internal/ledger", "internal/supervise"},
 	"github.com/google/pprof/profile":       {"internal/report/export"},
 	"github.com/spf13/cobra":                {"internal/cli"},
 	"github.com/spf13/pflag":                {"internal/cli"}, // cobra's flags

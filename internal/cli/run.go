@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -30,6 +31,8 @@ type runFlags struct {
 	dryRun, strict, exact, fresh   bool
 	wait                           bool
 	fraction                       float64
+	queue                          bool
+	need                           string
 	runDir, rehearse, resumeDir    string
 }
 
@@ -72,6 +75,8 @@ func (a *app) runCommand() *cobra.Command {
 	flags.BoolVar(&f.fresh, "fresh", false, "start as written, whatever an earlier run of this command found out")
 	flags.BoolVar(&f.wait, "wait", false, "when others hold the card, wait for it instead of stopping")
 	flags.Float64Var(&f.fraction, "cap", 0, "share of the card that PyTorch's allocator may take, such as 0.5; cooperative, no isolation")
+	flags.BoolVar(&f.queue, "queue", false, "share the cards of this machine with other runs that do so: wait for one with room")
+	flags.StringVar(&f.need, "need", "", "with --queue: what the run will hold on its card, such as 20GiB (default: a card of its own)")
 	flags.StringVar(&f.runDir, "run-dir", "", "folder of this run (default: a new one; see unoom runs)")
 	flags.StringVar(&f.resumeDir, "resume-dir", "", "where the command puts its checkpoints, if it cannot be seen from its framework")
 	flags.StringVar(&f.rehearse, "rehearse", "", "on a CPU: count memory as a card of this capacity would, such as 24GiB")
@@ -96,6 +101,23 @@ func (a *app) run(f runFlags, args []string) error {
 		return withHint(fmt.Errorf("--cap %g: not a share", f.fraction), "--cap 0.5 is half of the card")
 	}
 	o.Fraction = f.fraction
+	if f.need != "" {
+		need, err := units.ParseBytes(f.need)
+		if err != nil {
+			return err
+		}
+		o.Need = need
+	}
+	if f.queue {
+		dir := a.Getenv("UNOOM_QUEUE")
+		if dir == "" {
+			dir = filepath.Join(o.Root.Dir, "queue")
+		}
+		visible := a.Getenv("CUDA_VISIBLE_DEVICES")
+		o.Queue = &supervise.Queue{Dir: dir, Poll: 2 * time.Second, Cards: func() ([]supervise.CardState, error) {
+			return supervise.SMICards(visible)
+		}}
+	}
 	if f.rehearse != "" {
 		capacity, err := units.ParseBytes(f.rehearse)
 		if err != nil {

@@ -469,3 +469,41 @@ func TestRunDoesNotRetryBugs(t *testing.T) {
 		t.Errorf("%d attempts", len(h.Tries))
 	}
 }
+
+// Jobs that share a card by the queue are never on it together beyond its size.
+func TestRunQueue(t *testing.T) {
+	bin := t.TempDir()
+	smi := "#!/bin/sh\ncase \"$*\" in *query-gpu*) echo '0, GPU-aaa, 24576, 0';; esac\n"
+	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(smi), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	log, queue := filepath.Join(bin, "log"), filepath.Join(bin, "queue")
+	var cmds []*exec.Cmd
+	for range 5 {
+		cmd, _ := unoomCommand(t, "run", "--queue", "--need", "10GiB", "--", "sh", "-c",
+			`echo "+ $CUDA_VISIBLE_DEVICES" >> `+log+`; sleep 0.3; echo "- $CUDA_VISIBLE_DEVICES" >> `+log)
+		cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"), "UNOOM_QUEUE="+queue)
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		cmds = append(cmds, cmd)
+	}
+	for _, cmd := range cmds {
+		if code := exitCode(cmd.Wait()); code != 0 {
+			t.Errorf("status %d", code)
+		}
+	}
+	text, _ := os.ReadFile(log)
+	now, most := 0, 0
+	for _, line := range strings.Fields(strings.ReplaceAll(string(text), " GPU-aaa", "")) {
+		if line == "+" {
+			now++
+		} else {
+			now--
+		}
+		most = max(most, now)
+	}
+	if most != 2 || strings.Count(string(text), "GPU-aaa") != 10 {
+		t.Errorf("%d jobs of 10 GiB at once on 24 GiB:\n%s", most, text)
+	}
+}

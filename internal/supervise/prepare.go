@@ -22,6 +22,9 @@ const bootstrap = "bootstrap"
 // of the command. Where that fails the command runs without the shim.
 func (s *session) prepare(n int, settings ledger.Settings) (dir string, env environ) {
 	env = environ(s.Env).set(runMark, s.id).withAllocConf(settings.AllocConf)
+	if s.card != "" { // by UUID: an index can mean another card elsewhere
+		env = env.set("CUDA_VISIBLE_DEVICES", s.card).set("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+	}
 	if settings.Devices != "" {
 		env = env.set("CUDA_VISIBLE_DEVICES", settings.Devices)
 	}

@@ -41,6 +41,11 @@ type Options struct {
 	// Fraction caps PyTorch's allocator from the first attempt on; 0: no cap.
 	Fraction float64
 
+	// Queue shares the cards of this machine with other runs; nil: it does not.
+	// Need is what the run expects to hold on its card, 0 for a card of its own.
+	Queue *Queue
+	Need  units.Bytes
+
 	// Rehearse counts memory on the CPU as the CUDA allocator would, with this
 	// capacity. 0: the real card.
 	Rehearse units.Bytes
@@ -67,6 +72,7 @@ type session struct {
 	past     []Past
 	can      Abilities
 	started  time.Time
+	card     string // the one that the queue gave
 	// outputDirs are where the frameworks of the command save.
 	outputDirs []string
 }
@@ -103,6 +109,14 @@ func Run(o Options) (int, error) {
 	s.forward = newForwarder(o.Grace)
 	defer s.forward.stop()
 	settings.Fraction = o.Fraction
+	if o.Queue != nil {
+		card, err := s.enterQueue()
+		if err != nil {
+			return StatusFailed, err // started all the same it could collide
+		}
+		defer func() { _ = o.Queue.Leave(s.id) }()
+		s.card = card
+	}
 	first, remedies, predicted := s.startFrom(settings)
 	return s.loop(first, remedies, predicted)
 }
