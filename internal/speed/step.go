@@ -1,3 +1,7 @@
+// Package speed predicts the time of one training step, to rank settings: the
+// work with what is computed again, kernels at their size, launches, links
+// between ranks, pipeline bubbles, offload and the optimizer. The constants are
+// calibrated on published throughput; the answer is an interval, not a promise.
 package speed
 
 // A Step is the predicted time of one optimizer step, in microseconds.
