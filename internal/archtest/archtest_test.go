@@ -49,13 +49,10 @@ var homes = map[string][]string{
 	"github.com/charmbracelet/colorprofile": {"internal/report/text", "internal/cli"},
 	"github.com/charmbracelet/x/ansi":       {"internal/report/text"},
 	"github.com/creack/pty":                 {"internal/supervise"},
-	"github.com/ebitengine/purego":          {"internal/gpu/nvml"},
 	"github.com/goccy/go-yaml":              {"internal/workload", "internal/emit", "internal/gpu"},
-	"github.com/gofrs/flock":                {"internal/ledger", "internal/supervise"},
 	"github.com/google/pprof/profile":       {"internal/report/export"},
 	"github.com/spf13/cobra":                {"internal/cli"},
 	"github.com/spf13/pflag":                {"internal/cli"}, // cobra's flags
-	"golang.org/x/sync/errgroup":            {"internal/supervise", "internal/cli"},
 	"golang.org/x/sys/unix":                 {"internal/supervise", "internal/ledger"},
 	"golang.org/x/term":                     {"internal/cli"},
 	"modernc.org/sqlite":                    {"internal/ledger"},
