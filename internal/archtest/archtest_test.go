@@ -50,6 +50,7 @@ var homes = map[string][]string{
 	"github.com/charmbracelet/x/ansi":       {"internal/report/text"},
 	"github.com/creack/pty":                 {"internal/supervise"},
 	"github.com/goccy/go-yaml":              {"internal/workload", "internal/emit", "internal/gpu"},
+	"github.com/gofrs/flock":                {"internal/supervise"},
 	"github.com/google/pprof/profile":       {"internal/report/export"},
 	"github.com/spf13/cobra":                {"internal/cli"},
 	"github.com/spf13/pflag":                {"internal/cli"}, // cobra's flags
