@@ -454,3 +454,48 @@ func TestARequestOfNothingIsNothing(t *testing.T) {
 		t.Error("an exbibyte is served")
 	}
 }
+
+func TestAnOversizeBlockIsLentToALittleLess(t *testing.T) {
+	s := Defaults()
+	s.MaxSplitSize = 64 * mib
+	for request, lent := range map[int64]bool{80 * mib: false, 80*mib + unit: true} { // 20 MiB less, or not quite
+		a := New(Config{Settings: s})
+		b, _ := a.Malloc(100*mib, 0)
+		a.Free(b)
+		if _, err := a.Malloc(request, 0); err != nil || (a.ReservedBytes() == 100*mib) != lent {
+			t.Errorf("a request of %d: %d reserved, %v", request, a.ReservedBytes(), err)
+		}
+	}
+}
+
+func TestNoMoreOversizeBlocksAreGivenBackThanNeeded(t *testing.T) {
+	s := Defaults()
+	s.MaxSplitSize = 64 * mib
+	_, lines := script(t, Config{Settings: s, Capacity: 300 * mib}, `
+		a 100M
+		b 70M
+		c 66M
+		-a
+		-b
+		-c
+		d 170M`)
+	freed := 0
+	for _, l := range lines {
+		if strings.HasPrefix(l, "segment_free") {
+			freed++
+		}
+	}
+	if freed != 2 {
+		t.Errorf("%d segments are given back:\n%s", freed, strings.Join(lines, "\n"))
+	}
+}
+
+func TestGarbageAsOldAsTheAverageIsCollected(t *testing.T) {
+	s := Defaults()
+	s.GCThreshold, s.MemoryFraction = 0.1, 0.9
+	_, lines := script(t, Config{Settings: s, Capacity: 200 * mib, Torch: Version{2, 9}}, `
+		only 40M
+		-only
+		x 50M`)
+	expect(t, last(lines, 3), "segment_free 0x7f0000000000 40960", "segment_alloc 0x7f0002800000 51200", "alloc 0x7f0002800000 51200")
+}

@@ -166,3 +166,28 @@ func TestSettingsThatTheFileDoesNotTellAreFound(t *testing.T) {
 		t.Errorf("what-ifs compare with %q", c.Settings.Conf())
 	}
 }
+
+// A block of the large pool keeps a tail of up to 1 MiB: when it is gone at the
+// end of a trace, its true size shows only in the gap behind it.
+func TestATailIsPartOfTheBlock(t *testing.T) {
+	const mib = 1 << 20
+	for tail, want := range map[int64]int64{0: 0, mib / 2: mib / 2, mib: mib} {
+		v := alloc.Version{Major: 2, Minor: 9}
+		var begin int
+		events := 0
+		c := alloc.Config{Torch: v}
+		s := Record(c, func(a *alloc.Allocator) {
+			b, _ := a.Malloc(12*mib-tail, 0)
+			events = int(a.Stats().All.Allocation.Allocated) + int(a.Stats().NumDeviceAlloc)
+			begin = events
+			x, _ := a.Malloc(3*mib, 0)
+			a.Free(x)
+			a.Free(b)
+		})
+		s.Traces[0].Events = s.Traces[0].Events[begin:]
+		r := Cases(s)[0].Check()
+		if r.Mismatches() > 0 || r.Start.Deduced != 1 || r.Start.InDoubt != 0 || r.Begin.Allocated != 12*mib-tail+want {
+			t.Errorf("a tail of %d: %d mismatches, %d deduced, %d in doubt, %d allocated", tail, r.Mismatches(), r.Start.Deduced, r.Start.InDoubt, r.Begin.Allocated)
+		}
+	}
+}
