@@ -167,6 +167,25 @@ def _drop_graphs(torch):
                 pass  # a view
 
 
+def _drop_batches(torch, module, optimizers, full, sample):
+    """Empties the tensors that have as many rows as the batch: that batch, the
+    next one that a loader has already fetched, outputs that a trainer keeps. In
+    a run with a smaller batch they are smaller, and here they would be counted
+    in full. The process is about to end; what the model needs is left alone."""
+    keep = {t.data_ptr() for t in tensors(torch, sample)}
+    for t in list(module.parameters()) + list(module.buffers()):
+        keep.add(t.data_ptr())
+    for o in optimizers.list:
+        for t in tensors(torch, list(getattr(o, "optimizer", o).state.values())):
+            keep.add(t.data_ptr())
+    for o in gc.get_objects():
+        if type(o) is torch.Tensor and o.dim() > 0 and o.shape[0] == full and o.data_ptr() not in keep:
+            try:
+                o.data = torch.empty(0, dtype=o.dtype, device=o.device)
+            except Exception:
+                pass
+
+
 def _persistent(torch, module, optimizers):
     """Weights, buffers, gradients and the optimizer state that is there."""
     seen = {}
@@ -293,6 +312,7 @@ def run(target, remembered, seconds):
         o.zero_grad(set_to_none=True)
     _release.forget_exceptions()
     _drop_graphs(torch)
+    _drop_batches(torch, module, optimizers, full, (sample, remembered.get("sample")))
     gc.collect()
     memory.empty_cache()
     trials = []

@@ -94,6 +94,8 @@ def phase_of_stack(frames=None):
             if place in code.co_filename:
                 if name == "backward" and code.co_name not in ("_engine_run_backward", "backward", "grad"):
                     continue
+                if name == "optimizer_step" and phase:
+                    return phase  # Lightning calls the model from within step()
                 return name
         if code.co_filename.endswith("/torch/nn/modules/module.py"):
             if code.co_name == "_call_impl" and phase is None:
