@@ -60,16 +60,31 @@ class Keep:
             g = p.grad
             if g is not None:
                 g = g.full_tensor() if hasattr(g, "full_tensor") else g
-                self.grads[name.replace("module.", "").replace("_checkpoint_wrapped_module.", "")] = g.detach().float().clone()
+                self.grads[name.replace("_checkpoint_wrapped_module.", "").removeprefix("module.")] = g.detach().float().clone()
 
     def zero_grad(self, set_to_none=True):
         pass
 
 
-def rank_main(rank, world, path, port, out):
+def rank_main(rank, world, paths, port):
+    """All files in one pair of processes: loading torch is what takes time."""
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=world)
+    for path in paths:
+        try:
+            got = check(rank, world, path)
+        except Exception as e:
+            got = {"error": "%s: %s" % (type(e).__name__, e)}
+        if rank == 0 or "error" in got:
+            print(json.dumps({"file": path, **got}), flush=True)
+        if "error" in got:
+            os._exit(1)  # the other process waits for this one
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def check(rank, world, path):
     spec = importlib.util.spec_from_file_location("emitted", path)
     m = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(m)
@@ -99,21 +114,8 @@ def rank_main(rank, world, path, port, out):
         made = type(optimizer).__name__
     except ImportError as e:
         made = str(e)
-    if rank == 0:
-        with open(out, "w") as f:
-            json.dump({"worst": worst, "loss": total.item() - loss.item(), "optimizer": made}, f)
-    dist.barrier()
-    dist.destroy_process_group()
+    return {"worst": worst, "loss": total.item() - loss.item(), "optimizer": made}
 
 
 if __name__ == "__main__":
-    import tempfile
-
-    for i, path in enumerate(sys.argv[1:]):
-        out = tempfile.mktemp()
-        try:
-            mp.spawn(rank_main, (2, path, 29650 + os.getpid() % 200 + i, out), nprocs=2)
-            print(json.dumps({"file": path, **json.load(open(out))}), flush=True)
-            os.unlink(out)
-        except Exception as e:
-            print(json.dumps({"file": path, "error": str(e)[-1500:]}), flush=True)
+    mp.spawn(rank_main, (2, sys.argv[1:], 29650 + os.getpid() % 200), nprocs=2)
