@@ -113,6 +113,9 @@ func (p *Predictor) card(w *workload.Workload) {
 	if w.GPU.Capacity > 0 {
 		g.Capacity = w.GPU.Capacity
 	}
+	if w.GPU.Context > 0 {
+		g.Context = w.GPU.Context
+	}
 	w.GPU = g
 }
 

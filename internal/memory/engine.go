@@ -232,7 +232,10 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 			p.inputsPerToken = lib.inputs
 		}
 		p.checkpointed = w.Checkpointing == workload.FullCheckpoint
-		p.cublas = cublasWorkspace(w.GPU)
+		if !lib.images.cublasOwn {
+			p.cublas = cublasWorkspace(w.GPU)
+		}
+		x.saveInputs = lib.images.saveInputs
 		if err := p.prepareHF(w); err != nil {
 			return nil, err
 		}

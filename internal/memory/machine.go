@@ -115,6 +115,8 @@ type machine struct {
 	sac *selection
 
 	training bool // modules are in training mode: dropout acts
+	// saveInputs: softmax and log_softmax save their input beside their result.
+	saveInputs bool
 
 	// detached is told when a recomputed region has its gradient: the region's
 	// detached input, and the storage of its gradient.

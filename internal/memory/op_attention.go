@@ -252,11 +252,15 @@ func (x *machine) batched(a, b tensor, n int64) tensor {
 	})
 }
 
-// softmax saves its output, in to. Backward gives the gradient in the dtype of
-// the input.
+// softmax saves its output, in to, and before torch 1.11 its input. Backward
+// gives the gradient in the dtype of the input.
 func (x *machine) softmax(t tensor, to dtype) tensor {
 	n, d := t.n, t.dt
-	return x.op(n, to, []tensor{t}, nil, true, func(f *frame) { f.send(0, f.x.make(n, d)) })
+	var saved []tensor
+	if x.saveInputs {
+		saved = []tensor{t}
+	}
+	return x.op(n, to, []tensor{t}, saved, true, func(f *frame) { f.send(0, f.x.make(n, d)) })
 }
 
 func roundUp(n, to int64) int64 { return (n + to - 1) / to * to }

@@ -12,7 +12,11 @@ func (x *machine) crossEntropy(logits, labels tensor, rows, vocab int64) tensor 
 		x.drop(up)
 		return loss
 	}
-	logp := x.op(n, d, []tensor{logits}, nil, true, func(f *frame) { f.send(0, f.x.make(n, d)) })
+	var saved []tensor
+	if x.saveInputs {
+		saved = []tensor{logits}
+	}
+	logp := x.op(n, d, []tensor{logits}, saved, true, func(f *frame) { f.send(0, f.x.make(n, d)) })
 	loss := x.op(1, d, []tensor{logp}, []tensor{logp, labels}, false, func(f *frame) { f.send(0, f.x.make(n, d)) })
 	x.drop(logp)
 	return loss

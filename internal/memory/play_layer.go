@@ -46,6 +46,8 @@ type library struct {
 	// shardOutside: FSDP wraps the checkpoint (else the checkpoint wraps FSDP, and
 	// recomputes its hooks).
 	shardOutside bool
+	// keepGrads: zero_grad fills zeros, so that gradients stay allocated.
+	keepGrads bool
 	// keepLogits: the training loop refers to the logits during backward.
 	keepLogits bool
 	// floatInModel: the model returns float32 logits (else the loss casts them).

@@ -1,6 +1,10 @@
 package memory
 
-import "fmt"
+import (
+	"fmt"
+
+	"unoom/internal/model"
+)
 
 // batchTensors are the integer tensors of one micro-batch; the loop refers to
 // them until the next one comes.
@@ -58,7 +62,13 @@ func (p *player) microBatch(previous []tensor, label string) []tensor {
 	params := len(x.params)
 	var loss tensor
 	var outputs []tensor
-	forward := func() { loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed) }
+	forward := func() {
+		if p.net.m.Family == model.Encoder {
+			loss, outputs = p.encoderForward(batch[0], batch[1], p.checkpointed)
+			return
+		}
+		loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed)
+	}
 	if p.amp != f32 {
 		x.autocast(p.amp, forward)
 		if p.lib.outputsFloat {
@@ -118,6 +128,9 @@ func (p *player) optimize(first bool) {
 		}
 	}
 	x.step(&p.opt, ps, first)
+	if p.lib.keepGrads {
+		return // zero_grad fills zeros
+	}
 	for _, q := range ps {
 		x.dropGrad(q)
 	}

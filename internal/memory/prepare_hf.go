@@ -9,7 +9,13 @@ import (
 
 // prepareHF loads a model of transformers for its Trainer, or for a plain loop.
 func (p *player) prepareHF(w *workload.Workload) error {
-	if w.Model.Family != model.Decoder {
+	switch w.Model.Family {
+	case model.Decoder:
+	case model.Encoder:
+		if l := w.Model.Stacks[0].Layers[0]; l.Placement != model.PostNorm || l.MLP == nil || l.MLP.Gated || l.Attention == nil || l.Attention.Position == model.DisentangledBias || l.Attention.Position == model.RelativeBias {
+			return &NotModelled{"an encoder that is not built like BERT"}
+		}
+	default:
 		return &NotModelled{"the family " + string(w.Model.Family)}
 	}
 	if what := lacking(w); what != "" {

@@ -241,6 +241,9 @@ func (l *library) set(key, value string) error {
 		l.inputs = n
 	case "shard_outside":
 		return flag(&l.shardOutside)
+	case "zero_grad":
+		l.keepGrads = value == "zeros"
+		return l.images.set(key, value)
 	case "keep_logits":
 		return flag(&l.keepLogits)
 	case "float_in_model":

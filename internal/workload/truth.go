@@ -113,30 +113,43 @@ func (w *Workload) readDate(version string) {
 	if month != "" {
 		w.Versions["date"] += "-" + month
 	}
-	if strings.Contains(version, "nightly") && w.Versions["torch"] == "" {
-		w.Versions["torch"] = nightly(w.Versions["date"])
+	if w.Versions["torch"] == "" {
+		w.Versions["torch"] = torchOf(w.Versions["date"], strings.Contains(version, "nightly"))
+		if w.Versions["torch"] != "" {
+			w.Assume("torch", w.Versions["torch"], "what was current in "+w.Versions["date"])
+		}
 	}
 }
 
-// branchCuts are the months in which torch's release branches were cut; from
-// the next month on, nightly builds carry the version after it.
-// Source: pytorch RELEASE.md, Release Cadence.
-var branchCuts = [...]struct{ month, next string }{
-	{"2023-12", "2.3"}, {"2024-03", "2.4"}, {"2024-06", "2.5"}, {"2024-09", "2.6"}, {"2024-12", "2.7"},
-	{"2025-03", "2.8"}, {"2025-06", "2.9"}, {"2025-08", "2.10"}, {"2025-12", "2.11"},
+// torchReleases are the months in which torch's release branches were cut, from
+// which on nightly builds carry the next version, and in which it was released.
+// Source: pytorch RELEASE.md, Release Cadence; its tags.
+var torchReleases = [...]struct{ cut, out, version string }{
+	{"2021-09", "2021-10", "1.10"}, {"2022-02", "2022-03", "1.11"}, {"2022-05", "2022-06", "1.12"}, {"2022-09", "2022-10", "1.13"},
+	{"2023-02", "2023-03", "2.0"}, {"2023-08", "2023-10", "2.1"}, {"2023-12", "2024-01", "2.2"}, {"2024-03", "2024-04", "2.3"},
+	{"2024-06", "2024-07", "2.4"}, {"2024-09", "2024-10", "2.5"}, {"2024-12", "2025-01", "2.6"}, {"2025-03", "2025-04", "2.7"},
+	{"2025-06", "2025-08", "2.8"}, {"2025-08", "2025-10", "2.9"}, {"2025-12", "2026-01", "2.10"}, {"2026-02", "2026-03", "2.11"},
 }
 
-// nightly returns the version of nightly builds in a month; of a year alone,
-// the first.
-func nightly(date string) string {
+// torchOf returns the version of torch that was current in a month, or at the
+// beginning of a year; "" before the list begins.
+func torchOf(date string, nightly bool) string {
+	if len(date) == 4 {
+		date += "-01"
+	}
 	v := ""
-	for _, c := range branchCuts {
-		if date > c.month {
-			v = c.next
+	for i, r := range torchReleases {
+		switch {
+		case nightly && date > r.cut && i+1 < len(torchReleases):
+			v = torchReleases[i+1].version
+		case !nightly && date > r.out:
+			v = r.version
 		}
 	}
 	return v
 }
+
+var contextPattern = regexp.MustCompile(`CUDA context (\d+) MiB`)
 
 // readOther reads the free column: options of a launcher (name or name=value,
 // separated by spaces) or remarks separated by semicolons.
@@ -169,6 +182,9 @@ func (w *Workload) readOther(text string) {
 			if strings.Contains(low, "all-gather") {
 				w.Options["fp8-all-gather"] = ""
 			}
+		case contextPattern.MatchString(part):
+			mib, _ := strconv.ParseInt(contextPattern.FindStringSubmatch(part)[1], 10, 64)
+			w.GPU.Context = units.Bytes(mib) * units.MiB
 		case strings.Contains(low, "variable length"), strings.Contains(low, "not packed"):
 			w.Options["variable-length"] = ""
 		case strings.Contains(low, "padding-free"):
