@@ -23,6 +23,11 @@ venv:
 chromium:
 	@scripts/test-chromium.sh
 
+# Real trainings on the CPU: minutes. UNOOM_SLOW=1 adds sweeps and 500 cycles.
+test-torch: venv
+	UNOOM_TORCH=1 $(GO) test -count=1 -timeout 60m ./python
+	UNOOM_TORCH=1 $(GO) test -count=1 -timeout 60m -run 'TestRun' ./internal/cli
+
 vet:
 	@test -z "$$(gofmt -l cmd internal catalog tools 2>/dev/null)" || { gofmt -l cmd internal catalog tools; exit 1; }
 	$(GO) vet ./...

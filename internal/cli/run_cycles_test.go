@@ -39,7 +39,7 @@ wait $a
 // Cycles of out-of-memory and of SIGKILL to unoom at random times: no process is
 // left, and no line of the ledger is lost.
 func TestRunCyclesLeaveNothing(t *testing.T) {
-	cycles := 30
+	cycles := 6
 	if os.Getenv("UNOOM_SLOW") != "" {
 		cycles = 500
 	}

@@ -84,6 +84,9 @@ func alone(t *testing.T, argv ...string) {
 // restart, with the largest micro-batch that fits, and end with the weights of
 // an unrestricted run.
 func TestRunFinishesWhatDoesNotFit(t *testing.T) {
+	if os.Getenv("UNOOM_TORCH") == "" {
+		t.Skip("SKIPPED: minutes of training; `make test-torch` runs it")
+	}
 	py := torchPython(t)
 	for _, c := range []struct {
 		name, capacity string
