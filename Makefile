@@ -12,7 +12,7 @@ build:
 	$(GO) build -trimpath -ldflags="-s -w -buildid=" -o unoom ./cmd/unoom
 
 test: vet venv chromium
-	$(GO) test ./...
+	$(GO) test -timeout 30m ./...
 
 # The Python environment of the tests on real PyTorch; once made, this takes no
 # time. Where the packages cannot be had, those tests skip and say so.
