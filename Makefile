@@ -41,6 +41,7 @@ fuzz:
 
 score:
 	@$(GO) run ./tools/score -corpus $(CORPUS)
+	@if [ -f $(CORPUS)/truth/dev.csv ]; then $(GO) run ./cmd/unoom accuracy $(CORPUS)/truth/dev.csv; else echo "accuracy: SKIPPED, $(CORPUS)/truth is not there"; fi
 
 # Every published recipe through the planner and the engine: a minute.
 recipes:
