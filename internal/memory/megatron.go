@@ -52,6 +52,7 @@ type megatron struct {
 	deferLimit, deferred int
 	waiting              []int32
 	inputGrad            int32
+	hybrid               bool  // layers of one part each
 	optShards            int64 // ranks over which the distributed optimizer divides
 }
 
@@ -78,7 +79,7 @@ func prepareMegatron(x *machine, w *workload.Workload, lib library) (*megatron, 
 	m.sp = w.Parallel.Sequence && m.t > 1
 	m.dp = w.Parallel.Data
 	m.dummies, m.inputGrad = map[int64]int32{}, noStorage
-	m.optShards = m.dp
+	m.optShards = m.dp * m.c
 	if n, err := strconv.ParseInt(m.option("num-distributed-optimizer-instances"), 10, 64); err == nil && n > 0 {
 		m.optShards = max(m.dp/n, 1)
 	}
@@ -133,6 +134,9 @@ func (m *megatron) readArguments() error {
 	if n, err := strconv.ParseInt(m.option("num-virtual-stages-per-pipeline-rank"), 10, 64); err == nil && n > 0 {
 		m.v = n
 	}
+	if n := int64(strings.Count(m.option("hybrid-layer-pattern"), "|")) + 1; n > m.p && n%m.p == 0 {
+		m.v = n / m.p // bars divide the stages
+	}
 	m.rnk = m.p - 1
 	if w.Parallel.Rank == "first" {
 		m.rnk = 0
@@ -148,7 +152,9 @@ func (m *megatron) readArguments() error {
 		return &NotModelled{"Megatron-FSDP"}
 	case w.Parallel.Expert > 1 || w.Has("num-experts"):
 		return &NotModelled{"a mixture of experts in Megatron"}
-	case w.Model.Family != model.Decoder:
+	case w.Model.Family == model.EncoderDecoder && w.Parallel.Pipeline > 1:
+		return &NotModelled{"pipeline parallelism of an encoder-decoder in Megatron"}
+	case w.Model.Family != model.Decoder && w.Model.Family != model.Encoder && w.Model.Family != model.EncoderDecoder:
 		return &NotModelled{"the family " + string(w.Model.Family) + " in Megatron"}
 	case w.Checkpointing == workload.Selective:
 		return &NotModelled{"selective recomputation in Megatron"}
@@ -156,9 +162,8 @@ func (m *megatron) readArguments() error {
 		return &NotModelled{"offload in Megatron"}
 	}
 	for _, l := range w.Model.Stacks[0].Layers {
+		m.hybrid = m.hybrid || l.Attention == nil || l.MLP == nil && l.MoE == nil
 		switch {
-		case l.SSM != nil:
-			return &NotModelled{"state-space layers in Megatron"}
 		case l.MoE != nil:
 			return &NotModelled{"a mixture of experts in Megatron"}
 		}
@@ -244,7 +249,10 @@ func (m *megatron) load() error {
 	}
 	ld := &megatronLoader{m: m}
 	tiedCopy := m.last && !m.first && w.Model.TiedHead
-	n := x.load(w.Model, ld, func(s, l int) bool { _, ok := wanted[l]; return s == 0 && ok },
+	n := x.load(w.Model, ld, func(s, l int) bool {
+		_, ok := wanted[l]
+		return s == 0 && ok || s > 0 && w.Model.Family == model.EncoderDecoder
+	},
 		func(part string) bool {
 			switch part {
 			case "embed":
@@ -336,7 +344,12 @@ func (ld *megatronLoader) vector(_ *machine, p place) *vector {
 		if i > 0 {
 			w = &v.b
 		}
-		ld.param(w, p.mod.Name, q.Elements(), 1, q.Elements())
+		n := q.Elements()
+		switch p.mod.Role {
+		case model.RoleSSMConv, model.RoleSSMNorm, model.RoleSSMParams:
+			n /= ld.m.t // heads and groups are divided
+		}
+		ld.param(w, p.mod.Name, n, 1, n)
 	}
 	return v
 }
@@ -416,5 +429,3 @@ func (m *megatron) teWorkspace() {
 		undo()
 	}
 }
-
-var _ = strings.Contains

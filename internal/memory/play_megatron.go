@@ -53,6 +53,9 @@ func (m *megatron) train(iterations int) {
 
 // forward plays one micro-batch through a chunk.
 func (m *megatron) forward(s slot, label string) *flight {
+	if m.net.m.Family == model.EncoderDecoder {
+		return m.forwardT5(s, label)
+	}
 	x := m.x
 	x.begin(Forward, label, m.iteration)
 	f := &flight{leaf: -1}
@@ -75,6 +78,9 @@ func (m *megatron) forward(s slot, label string) *flight {
 	}
 	for _, b := range m.chunks[s.chunk] {
 		body := func(in tensor) tensor { return m.layer(b, in) }
+		if m.hybrid {
+			body = func(in tensor) tensor { return m.hybridLayer(b, in) }
+		}
 		var out tensor
 		if m.recompute {
 			out = x.checkpointReentrant(h, nil, body)
@@ -134,6 +140,14 @@ func (m *megatron) batchTensors(first, last bool) []tensor {
 	defer x.as("", "input batch")()
 	var ts []tensor
 	n := m.batch * m.w.Seq
+	if m.net.m.Family == model.Encoder {
+		// tokens, types, labels, two masks, and what marks the pair; on every
+		// stage. Source: pretrain_bert.py, get_batch.
+		for range 6 {
+			ts = append(ts, x.tensor(n, i64))
+		}
+		return ts
+	}
 	if !first && !last {
 		return nil
 	}
@@ -163,6 +177,13 @@ func (m *megatron) embed() tensor {
 		x.drop(e)
 		e = sum
 		defer x.drop(pos)
+	}
+	if m.net.seg != nil {
+		types := x.embedding(ids, m.net.seg.w, h)
+		sum := x.add(e, types)
+		x.drop(e)
+		e = sum
+		defer x.drop(types)
 	}
 	defer x.drop(words)
 	t := x.contiguous(e)
@@ -357,19 +378,23 @@ func (m *megatron) selfAttention(b *block, in tensor) tensor {
 		x.drop(v)
 		v = c
 	}
-	var ctx tensor
-	switch {
-	case m.unfused:
-		ctx = m.storedScores(q, k, v, h)
-	case m.te && m.flashPackage && m.c == 1:
-		ctx = m.flashAttention(q, k, v, h)
-	default:
-		ctx = x.flash(q, k, v, h)
-	}
-	x.drop(q, k, v)
+	ctx := m.attend(q, k, v, h)
 	out := m.rowLinear(ctx, b.o)
 	x.drop(ctx)
 	return out
+}
+
+// attend runs the attention kernel; it takes over q, k and v.
+func (m *megatron) attend(q, k, v tensor, h heads) tensor {
+	x := m.x
+	defer x.drop(q, k, v)
+	switch {
+	case m.unfused:
+		return m.storedScores(q, k, v, h)
+	case m.te && m.flashPackage && m.c == 1:
+		return m.flashAttention(q, k, v, h)
+	}
+	return x.flash(q, k, v, h)
 }
 
 func (m *megatron) rotateMegatron(q, k tensor) (tensor, tensor) {
@@ -494,11 +519,73 @@ func (m *megatron) head(h tensor, batch []tensor) tensor {
 	normed := x.fusedNorm(h, v.w, v.b, v.width, 2)
 	x.drop(h)
 	defer x.as("", "logits and loss")()
+	pair := none() // next-sentence loss
+	if m.net.pooler != nil {
+		pair = m.sentencePair(normed)
+	}
+	if m.net.transform != nil {
+		n := m.transformHead(normed)
+		x.drop(normed)
+		normed = n
+	}
+	sum := m.tokenLoss(normed)
+	if pair.st >= 0 {
+		total := x.add(sum, pair)
+		x.drop(sum, pair)
+		sum = total
+	}
+	return sum
+}
+
+// tokenLoss is the masked sum of the losses of all tokens. It takes over normed.
+func (m *megatron) tokenLoss(normed tensor) tensor {
+	x := m.x
+	defer x.as("", "logits and loss")()
+	loss := m.vocabulary(normed)
+	x.drop(normed)
+	masked := x.mul(loss, tensor{st: noStorage, n: loss.n, dt: f32})
+	x.drop(loss)
+	sum := x.reduce(masked)
+	x.drop(masked)
+	return sum
+}
+
+// sentencePair is BERT's pooler, binary head and their loss.
+func (m *megatron) sentencePair(h tensor) tensor {
+	x := m.x
+	first := x.slice(h, m.batch*m.net.m.Hidden)
+	d := x.linear(first, m.net.pooler)
+	t := x.unaryOut(d)
+	logits := x.linear(t, m.net.classifier)
+	up := x.cast(logits, f32)
+	loss := x.crossEntropy(up, none(), m.batch, up.n/m.batch)
+	x.drop(first, d, t, logits, up)
+	return loss
+}
+
+// transformHead is BertLMHead: dense, GELU and a norm.
+func (m *megatron) transformHead(h tensor) tensor {
+	x := m.x
+	d := x.linear(h, m.net.transform)
+	a := x.unaryIn(d)
+	x.drop(d)
+	n := x.fusedNorm(a, m.net.headNorm.w, m.net.headNorm.b, m.net.headNorm.width, 2)
+	x.drop(a)
+	return n
+}
+
+// vocabulary is the matrix over the vocabulary and the loss of each token.
+func (m *megatron) vocabulary(normed tensor) tensor {
+	x := m.x
 	w := m.net.head
 	wt := w.weight()
 	d := normed.dt
-	full := m.tokens() * w.in
+	full := normed.n
+	if m.sp {
+		full *= m.t
+	}
 	vocab := w.out
+	rows := full / w.in
 	m.workspace(mainThread)
 	if m.sp {
 		m.memoryBuffer("mpu", d.size(full))
@@ -507,7 +594,7 @@ func (m *megatron) head(h tensor, batch []tensor) tensor {
 	var fn int32
 	rec := x.recording(normed, wt)
 	if rec {
-		fn = x.push(1, []tensor{normed, wt}, []tensor{normed, wt}, func(f *frame) {
+		fn = x.push(1, []tensor{normed, wt, w.bias}, []tensor{normed, wt}, func(f *frame) {
 			x := f.x
 			if sp {
 				m.memoryBuffer("mpu", d.size(full))
@@ -519,6 +606,9 @@ func (m *megatron) head(h tensor, batch []tensor) tensor {
 				g = l
 			}
 			f.send(0, g)
+			if f.want(2) {
+				f.send(2, x.make(vocab, d))
+			}
 			if m.deferred < m.deferLimit {
 				// The gradient of the logits and the input wait for the flush.
 				m.deferred++
@@ -532,15 +622,16 @@ func (m *megatron) head(h tensor, batch []tensor) tensor {
 			}
 		})
 	}
-	logits := x.tensor(m.tokens()*vocab, d)
+	logits := x.tensor(rows*vocab, d)
+	if w.biased {
+		sum := x.tensor(rows*vocab, d)
+		x.drop(logits)
+		logits = sum
+	}
 	logits.fn = fn
 	loss := m.vocabLoss(logits, vocab)
-	x.drop(logits, normed)
-	masked := x.mul(loss, tensor{st: noStorage, n: loss.n, dt: f32})
-	x.drop(loss)
-	sum := x.reduce(masked)
-	x.drop(masked)
-	return sum
+	x.drop(logits)
+	return loss
 }
 
 // vocabLoss is vocab_parallel_cross_entropy: the softmax in float32 is kept and

@@ -22,7 +22,7 @@ type block struct {
 
 	q, k, v, qkv, o          *matrix
 	qa, qb, kva, kvb         *matrix
-	cq, ck, cv, co           *matrix
+	cq, ck, cv, ckv, co      *matrix
 	gate, up, gateUp, down   *matrix
 	router                   *matrix
 	experts                  []expert
@@ -249,6 +249,8 @@ func (b *block) put(x *machine, ld loader, p place) {
 		mat(&b.ck)
 	case model.RoleCrossV:
 		mat(&b.cv)
+	case model.RoleCrossKV:
+		mat(&b.ckv)
 	case model.RoleCrossO:
 		mat(&b.co)
 	case model.RoleGate:
