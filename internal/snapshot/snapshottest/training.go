@@ -23,8 +23,8 @@ type Training struct {
 }
 
 const (
-	script = "/work/train.py"
-	model  = "/work/model.py"
+	script = "/proj/train.py"
+	model  = "/proj/model.py"
 	torch  = "/opt/venv/lib/python3.12/site-packages/torch/"
 )
 
