@@ -38,15 +38,12 @@ type fsdp1 struct {
 	units  []*unit
 	reduce dtype
 	// hostParams: shards live in host memory and are copied when needed.
-	hostParams   bool
-	reshard      bool // after forward: FULL_SHARD
-	prefetch     bool // BACKWARD_PRE
-	last         *unit
-	unshardTo    uint32 // streams
-	reduceTo     uint32
-	preUnshardTo uint32
-	mixed        bool // a 16-bit shard is made before the all-gather
-	hooked       []hookedInput
+	hostParams bool
+	reshard    bool // after forward: FULL_SHARD
+	prefetch   bool // BACKWARD_PRE
+	last       *unit
+	mixed      bool // a 16-bit shard is made before the all-gather
+	hooked     []hookedInput
 }
 
 // hookedInput is a detached input that a frozen unit's hook refers to.

@@ -69,7 +69,6 @@ type tensor struct {
 const noStorage = -1
 
 func (t tensor) needsGrad() bool { return t.fn != 0 || t.leaf != 0 }
-func (t tensor) bytes() int64    { return t.dt.size(t.n) }
 
 // detach is t without its history: the same storage.
 func (t tensor) detach() tensor { t.fn, t.leaf, t.slot = 0, 0, 0; return t }

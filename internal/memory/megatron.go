@@ -35,15 +35,9 @@ type megatron struct {
 	residual             dtype
 	mpu                  map[string]int32 // global memory buffers by name
 	dp                   int64
-	vocab                int64 // of this rank
 	fusedCE              bool
-	tableForward         bool // this rank embeds tokens
-	crossSeq             int64
 	mask                 bool
-	loads                int64
-	encoderLayers        int
 	params               int64
-	dims                 megatronDims
 	teWork               int64
 	teMade               bool
 	flashPackage         bool // "auto" and "flash" below Hopper take the flash-attention package
@@ -54,11 +48,6 @@ type megatron struct {
 	inputGrad            int32
 	hybrid               bool  // layers of one part each
 	optShards            int64 // ranks over which the distributed optimizer divides
-}
-
-// megatronDims are sizes that follow from the workload.
-type megatronDims struct {
-	hidden int64
 }
 
 func (m *megatron) tokens() int64 { return m.batch * m.seq }

@@ -335,6 +335,3 @@ func (x *machine) slice(t tensor, n int64) tensor {
 	out.n = n
 	return out
 }
-
-// view is t under another shape.
-func (x *machine) view(t tensor) tensor { return x.keep(t) }

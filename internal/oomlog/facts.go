@@ -509,16 +509,6 @@ func isNameByte(c byte) bool {
 	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '_' || c == '-'
 }
 
-// upTo returns the start of a text before the first of the ends, without a
-// quote before it.
-func upTo(s, ends string) string {
-	s = strings.TrimLeft(s, " \t\"'")
-	if end := strings.IndexAny(s, ends); end >= 0 {
-		return s[:end]
-	}
-	return s
-}
-
 // firstToken returns the value at the start of a text: a quoted string, or what
 // stands before a separator.
 func firstToken(s string) string {

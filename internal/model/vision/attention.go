@@ -8,7 +8,6 @@ type vitNet struct {
 	classes                         int64
 	fused                           bool // attention in one kernel
 	scale                           bool // layer scale
-	quick                           bool
 }
 
 // image adds the transformer over an image.

@@ -89,12 +89,6 @@ func (b *net) acted(x graph.Value, a activation) graph.Value {
 	return x
 }
 
-// conv adds a convolution with its activation and no norm.
-func (b *net) convAct(x graph.Value, name string, out, kernel int64, o graph.ConvOpt, a activation) graph.Value {
-	o.Bias = true
-	return b.acted(b.Conv(x, name, out, kernel, o), a)
-}
-
 // block names block i of a stage.
 func block(prefix string, stage, i int) string { return fmt.Sprintf("%s%d.%d", prefix, stage, i) }
 
