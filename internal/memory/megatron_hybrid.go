@@ -20,7 +20,11 @@ func (m *megatron) hybridLayer(b *block, in tensor) tensor {
 	default:
 		b2 := *b
 		b2.norm2 = b.norm1
-		out, last = m.mlp(&b2, in), b.down
+		if b.l.MoE != nil {
+			out, last = m.moe(&b2, in), &matrix{bias: none()}
+		} else {
+			out, last = m.mlp(&b2, in), b.down
+		}
 	}
 	res := m.biasDropoutAdd(out, last, in)
 	x.drop(out)

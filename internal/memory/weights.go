@@ -267,7 +267,7 @@ func (b *block) put(x *machine, ld loader, p place) {
 		b.putExperts(x, ld, p)
 	case model.RoleSharedGate:
 		mat(&b.shGate)
-	case model.RoleSharedUp:
+	case model.RoleSharedUp, model.RoleSharedGateUp:
 		mat(&b.shUp)
 	case model.RoleSharedDown:
 		mat(&b.shDown)
