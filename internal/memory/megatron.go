@@ -39,7 +39,7 @@ type megatron struct {
 	mask                 bool
 	params               int64
 	teWork               int64
-	teMade               bool
+	teMade, groupedMade  bool
 	flashPackage         bool // "auto" and "flash" below Hopper take the flash-attention package
 	torchSoftmax         bool
 	dummies              map[int64]int32
@@ -134,6 +134,8 @@ func (m *megatron) readArguments() error {
 	m.rnk = m.p - 1
 	if w.Parallel.Rank == "first" {
 		m.rnk = 0
+	} else if n, err := strconv.ParseInt(w.Parallel.Rank, 10, 64); err == nil && n >= 0 && n < m.p {
+		m.rnk = n
 	}
 	m.first, m.last = m.rnk == 0, m.rnk == m.p-1
 	m.mask = !w.Has("no-create-attention-mask-in-dataloader")
@@ -150,7 +152,7 @@ func (m *megatron) readArguments() error {
 		return &NotModelled{"the family " + string(w.Model.Family) + " in Megatron"}
 	case w.Checkpointing == workload.Selective:
 		return &NotModelled{"selective recomputation in Megatron"}
-	case w.Offload != workload.NoOffload:
+	case w.Offload != workload.NoOffload && w.Offload != "":
 		return &NotModelled{"offload in Megatron"}
 	}
 	for _, l := range w.Model.Stacks[0].Layers {

@@ -121,6 +121,22 @@ func (m *megatron) columnLinear(in tensor, w *matrix) tensor {
 	return out
 }
 
+// groupedStreams is how many streams a grouped product runs on, each with a
+// workspace. Source: TransformerEngine common/util/multi_stream.cpp.
+const groupedStreams = 4
+
+// groupedWorkspace is made at the first grouped product.
+func (m *megatron) groupedWorkspace() {
+	if m.groupedMade {
+		return
+	}
+	m.groupedMade = true
+	defer m.x.as(Workspace, "Transformer Engine workspace")()
+	for range groupedStreams {
+		m.x.alloc(m.teWork)
+	}
+}
+
 // plainLinear is a linear that no tensor parallel rank shares: of experts, and of
 // the compressions of latent attention.
 func (m *megatron) plainLinear(in tensor, w *matrix) tensor {

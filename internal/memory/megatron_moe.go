@@ -457,6 +457,9 @@ func (m *megatron) routedExperts(b *block, rows, weights tensor, local int64) te
 // oneExpert is the MLP of an expert, or of all in grouped products.
 func (m *megatron) oneExpert(b *block, rows, weights tensor, upM, downM *matrix) tensor {
 	x := m.x
+	if m.experts.grouped {
+		m.groupedWorkspace()
+	}
 	up := m.plainLinear(rows, upM)
 	act := m.weighted(up, weights, b.l.MoE)
 	x.drop(up)

@@ -443,6 +443,14 @@ func (w *Workload) readSharding(text string, world int64) error {
 		w.Sharding = DDP
 	}
 	model := p.Tensor * p.Pipeline * p.Context
+	if world < 1 && model*p.Expert > 1 {
+		p.World = p.least(w.experts())
+		if p.World == model && w.Sharding != NoSharding && w.Sharding != DDP {
+			p.World *= 2 // what replicas divide has more than one of them
+		}
+		w.Assume("world_size", strconv.FormatInt(p.World, 10), "not stated; the least that the parallel dimensions allow")
+		w.guessAccumulation()
+	}
 	if p.World%model != 0 {
 		return cannot("%d GPUs cannot be divided into TP%d·PP%d·CP%d", p.World, p.Tensor, p.Pipeline, p.Context)
 	}
@@ -451,6 +459,46 @@ func (w *Workload) readSharding(text string, world int64) error {
 		p.Rank = "last"
 	}
 	return nil
+}
+
+// experts is how many ranks share one expert's matrices: Megatron divides them
+// like the rest unless told otherwise.
+func (w *Workload) experts() int64 {
+	for _, name := range []string{"expert-tensor-parallel-size", "etp"} {
+		if n, err := strconv.ParseInt(w.Options[name], 10, 64); err == nil && n > 0 {
+			return n
+		}
+	}
+	return w.Parallel.Tensor
+}
+
+// least is the smallest world in which each dimension has its ranks: experts are
+// divided over the ranks of a stage.
+func (p *Parallel) least(split int64) int64 {
+	dense := p.Tensor * p.Context
+	stage := dense
+	if p.Expert > 1 {
+		for stage%(p.Expert*split) != 0 {
+			stage += dense
+		}
+	}
+	return stage * p.Pipeline
+}
+
+// guessAccumulation divides a stated global batch over the assumed ranks; where
+// none is stated, a pipeline has at least as many micro-batches as stages.
+func (w *Workload) guessAccumulation() {
+	p := &w.Parallel
+	if w.Accumulation > 1 {
+		return
+	}
+	global, err := strconv.ParseInt(w.Options["global-batch-size"], 10, 64)
+	if err != nil || global < 1 {
+		w.Accumulation = max(w.Accumulation, 2*p.Pipeline)
+		return
+	}
+	replicas := p.World / (p.Tensor * p.Pipeline * p.Context)
+	w.Accumulation = max(global/(w.MicroBatch*max(replicas, 1)), 1)
 }
 
 func (w *Workload) readOffload(text string) error {

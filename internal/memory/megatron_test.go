@@ -1,0 +1,161 @@
+package memory
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"unoom/internal/alloc"
+	"unoom/internal/model"
+	"unoom/internal/workload"
+)
+
+// launch is a Megatron run described by its arguments: "name=value name …".
+func launch(t testing.TB, arguments string, p workload.Parallel) *workload.Workload {
+	t.Helper()
+	options := map[string]string{}
+	for _, f := range strings.Fields("num-layers=4 hidden-size=256 num-attention-heads=8 seq-length=512 max-position-embeddings=512 " +
+		"micro-batch-size=2 bf16 disable-bias-linear swiglu normalization=RMSNorm position-embedding-type=rope " +
+		"hidden-dropout=0 attention-dropout=0 untie-embeddings-and-output-weights transformer-impl=transformer_engine " + arguments) {
+		k, v, _ := strings.Cut(f, "=")
+		options[k] = v
+	}
+	for _, n := range []*int64{&p.World, &p.Data, &p.Tensor, &p.Pipeline, &p.Context, &p.Expert} {
+		*n = max(*n, 1)
+	}
+	p.World = p.Data * p.Tensor * p.Pipeline * p.Context
+	p.Sequence = p.Tensor > 1
+	options["tensor-model-parallel-size"] = strconv.FormatInt(p.Tensor, 10)
+	m, err := model.FromMegatron("small", 1000, func(k string) (string, bool) { v, ok := options[k]; return v, ok })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &workload.Workload{Model: m, Framework: workload.Megatron, Method: workload.Full, Precision: workload.BF16,
+		MicroBatch: 2, Seq: 512, Accumulation: 4, Checkpointing: workload.NoCheckpointing, Attention: workload.Flash,
+		Sharding: workload.DDP, Optimizer: workload.Optimizer{Name: "adamw"}, Parallel: p, Options: options,
+		GPU: workload.GPU{Compute: 90}}
+}
+
+func playedMegatron(t testing.TB, w *workload.Workload) (*megatron, *played) {
+	t.Helper()
+	e, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, err := e.libraryOf(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev := &cachingAllocator{}
+	run, err := play(w, lib, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conf, err := allocatorOf(w, lib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dev.a = alloc.New(conf)
+	x := &machine{dev: dev, training: true}
+	x.begin(Load, "load", 0)
+	x.newTape()
+	m, err := prepareMegatron(x, w, lib)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, run
+}
+
+const mixture = "num-experts=8 moe-ffn-hidden-size=384 moe-router-topk=2 moe-grouped-gemm moe-token-dispatcher-type=alltoall "
+
+const latent = "multi-latent-attention q-lora-rank=96 kv-lora-rank=64 qk-head-dim=32 qk-pos-emb-head-dim=16 v-head-dim=32 qk-layernorm "
+
+// An iteration ends with the memory it began with, whatever the layers are.
+func TestMegatronLeaksNothing(t *testing.T) {
+	for name, c := range map[string]struct {
+		arguments string
+		p         workload.Parallel
+	}{
+		"dense":                {"", workload.Parallel{Tensor: 2}},
+		"experts":              {mixture, workload.Parallel{Data: 4, Expert: 4}},
+		"experts one by one":   {strings.Replace(mixture, "moe-grouped-gemm", "", 1), workload.Parallel{Data: 2, Expert: 2}},
+		"gathered":             {strings.Replace(mixture, "alltoall", "allgather", 1), workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
+		"float32 router":       {mixture + "moe-router-dtype=fp32 no-bias-swiglu-fusion", workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
+		"shared and balanced":  {mixture + "moe-shared-expert-intermediate-size=256 moe-aux-loss-coeff=0.01", workload.Parallel{Data: 2, Expert: 2}},
+		"latent":               {latent, workload.Parallel{Tensor: 2}},
+		"latent, not fused":    {latent + "no-rope-fusion", workload.Parallel{Tensor: 2, Pipeline: 2}},
+		"deterministic":        {mixture + "deterministic-mode", workload.Parallel{Data: 2, Expert: 2}},
+		"no gradient fusion":   {mixture + latent + "no-gradient-accumulation-fusion", workload.Parallel{Data: 2, Expert: 2}},
+		"recomputed, pipeline": {mixture, workload.Parallel{Data: 2, Expert: 2, Pipeline: 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := launch(t, c.arguments, c.p)
+			if strings.HasPrefix(name, "recomputed") {
+				w.Checkpointing = workload.FullCheckpoint
+			}
+			_, run := playedMegatron(t, w)
+			if n := len(run.ends); run.ends[n-1] != run.ends[n-2] {
+				t.Errorf("an iteration began with %d bytes and ended with %d", run.ends[n-2], run.ends[n-1])
+			}
+		})
+	}
+}
+
+// Expert parallelism divides the experts and nothing else; tensor parallel ranks
+// of experts divide them further.
+func TestExpertsAreDivided(t *testing.T) {
+	one, _ := playedMegatron(t, launch(t, mixture, workload.Parallel{Data: 8}))
+	for _, ep := range []int64{2, 4, 8} {
+		m, _ := playedMegatron(t, launch(t, mixture, workload.Parallel{Data: 8, Expert: ep}))
+		if m.params != one.params || m.expertParams*ep != one.expertParams {
+			t.Errorf("EP%d: %d dense and %d expert parameters, of %d and %d", ep, m.params, m.expertParams, one.params, one.expertParams)
+		}
+	}
+	m, _ := playedMegatron(t, launch(t, mixture+"expert-tensor-parallel-size=2", workload.Parallel{Data: 4, Tensor: 2, Expert: 2}))
+	if m.expertParams*4 != one.expertParams {
+		t.Errorf("EP2·ETP2: %d expert parameters, of %d", m.expertParams, one.expertParams)
+	}
+}
+
+// The stages of a pipeline have the model's parameters between them.
+func TestStagesSumToTheModel(t *testing.T) {
+	for _, arguments := range []string{"", mixture, latent, mixture + latent} {
+		whole, _ := playedMegatron(t, launch(t, arguments, workload.Parallel{}))
+		for _, stages := range []int64{2, 4} {
+			var sum int64
+			for rank := range stages {
+				w := launch(t, arguments, workload.Parallel{Pipeline: stages})
+				w.Parallel.Rank = strconv.FormatInt(rank, 10)
+				m, _ := playedMegatron(t, w)
+				sum += m.params + m.expertParams
+			}
+			counted := whole.w.Model.Params()
+			if want := whole.params + whole.expertParams; sum != want || want != counted {
+				t.Errorf("%q over %d stages: %d parameters, want %d (the model has %d)", arguments, stages, sum, want, counted)
+			}
+		}
+	}
+}
+
+// Sequence and tensor parallelism over twice the ranks halves the activations
+// that both divide; only the statistics of norms and what every rank has in full
+// stay.
+func TestTensorParallelHalvesActivations(t *testing.T) {
+	kept := func(tensor int64, arguments string) int64 {
+		w := launch(t, arguments, workload.Parallel{Tensor: tensor})
+		_, run := playedMegatron(t, w)
+		var sum int64
+		for _, s := range run.x.breakdown(run.peak.at) {
+			if s.Kind == Activations {
+				sum += s.Bytes
+			}
+		}
+		return sum
+	}
+	for _, arguments := range []string{"", latent} {
+		a, b := kept(2, arguments), kept(4, arguments)
+		if ratio := float64(a) / float64(b); ratio < 1.85 || ratio > 2.15 {
+			t.Errorf("%q: activations of %d bytes at TP2 and %d at TP4, a ratio of %.3f", arguments, a, b, ratio)
+		}
+	}
+}
