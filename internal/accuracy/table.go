@@ -114,7 +114,7 @@ func (p *Predictor) card(w *workload.Workload) {
 		g.Capacity = w.GPU.Capacity
 	}
 	if w.GPU.Context > 0 {
-		g.Context = w.GPU.Context
+		g.Context, g.ContextMeasured = w.GPU.Context, w.GPU.ContextMeasured
 	}
 	w.GPU = g
 }

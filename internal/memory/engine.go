@@ -64,7 +64,7 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 	if err != nil {
 		return nil, err
 	}
-	est := &Estimate{Outside: outsideOf(w)}
+	est := &Estimate{Outside: outsideOf(w, lib)}
 	room, least := usable(w, est.Outside)
 	if w.GPU.Capacity > 0 && room <= 0 {
 		return nil, fmt.Errorf("the card's %s are taken before the program allocates", w.GPU.Capacity)
@@ -82,6 +82,9 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 	lowR, highR := units.Bytes(reserved), units.Bytes(reserved)
 	for _, c := range choices {
 		est.Choices = append(est.Choices, Choice{c.key, c.value, c.from.Name, c.from.Source, c.others})
+		if c.key == "modules" {
+			continue // nothing of it is in torch's allocator
+		}
 		for _, o := range c.others {
 			l := lib
 			if err := l.set(c.key, o); err != nil {

@@ -14,12 +14,11 @@ type Outside struct {
 	Source string
 }
 
-// outsideOf lists what the driver and the communication library take.
-func outsideOf(w *workload.Workload) []Outside {
+// outsideOf lists what the driver and the libraries take.
+func outsideOf(w *workload.Workload, lib library) []Outside {
 	var out []Outside
 	if w.GPU.Context > 0 {
-		c := w.GPU.Context
-		out = append(out, Outside{"CUDA context and kernels", units.Estimate{Low: max(c-contextLess, c/2), Mid: c, High: c + contextMore}, "catalogue of GPUs: context_mib"})
+		out = append(out, contextOf(w, lib))
 	}
 	if g := groups(w); g > 0 {
 		c := units.Bytes(g*channels(w.GPU)) * collectiveChannel
@@ -27,6 +26,35 @@ func outsideOf(w *workload.Workload) []Outside {
 	}
 	return out
 }
+
+// contextOf is the context of the process with the kernels in it. CUDA loads a
+// library's kernels when they are first needed, or all of them at the start
+// where the driver is older than R515; a version that leaves that open is
+// spanned.
+func contextOf(w *workload.Workload, lib library) Outside {
+	c := w.GPU.Context
+	o := Outside{"CUDA context and kernels", units.Estimate{Low: max(c-contextLess, c/2), Mid: c, High: c + contextMore}, "catalogue of GPUs: context_mib"}
+	if lib.eagerModules && !w.GPU.ContextMeasured && w.GPU.Vendor == "nvidia" {
+		o.Bytes.Mid += allKernels
+		if w.Model.Image != nil {
+			o.Bytes.Mid += allKernelsDNN
+		}
+		o.Bytes.High = o.Bytes.Mid + contextMore
+		o.Source += "; catalogue of variants: modules"
+	}
+	return o
+}
+
+// What torch's and cuDNN's kernels take when all are loaded at the start.
+// Source: on one A100, whose context alone takes 0.5 GiB, nvidia-smi showed
+// 1443 MiB or more for each of 3,000 dense networks of a few MiB (GPUMemNet,
+// Datasets/MLP), 1.37 GiB less what they hold, and convolution networks 330 to
+// 420 MiB more; torch 1.10 took 1.78 GiB on an A100 (§4.1 of the design's
+// memory model), and transformers' documentation counts 1343 MiB on a V100.
+const (
+	allKernels    = 900 * units.MiB
+	allKernelsDNN = 350 * units.MiB
+)
 
 // What the context of one process differs by, with the kernels that get loaded.
 // Source: the points of §4.1 of the design's memory model, 300 to 920 MiB on

@@ -39,6 +39,9 @@ type library struct {
 	adapterBase bool
 	// inputs counts the integer tensors of a batch for each token.
 	inputs int
+	// eagerModules: CUDA loads every kernel of the libraries at the start.
+	eagerModules bool
+
 	images imageLibrary
 	// groupedEnds: the embedding, and the head with the last norm, are FSDP2
 	// groups of their own; else they belong to the root.

@@ -14,17 +14,19 @@ import (
 // A Variant is one way in which a library, in a range of versions, differs from
 // others where it shows in memory. It is data: an entry of catalog/variants.
 type Variant struct {
-	Name       string            `json:"name"`
-	Frameworks []string          `json:"frameworks"`
-	Flavour    string            `json:"flavour"`
-	Library    string            `json:"library"`
-	From       string            `json:"from"`
-	Before     string            `json:"before"`
-	Attention  []string          `json:"attention"`
-	Families   []string          `json:"families"`
-	Methods    []string          `json:"methods"`
-	Kernels    []string          `json:"kernels"`
-	Set        map[string]string `json:"set"`
+	Name       string   `json:"name"`
+	Frameworks []string `json:"frameworks"`
+	Flavour    string   `json:"flavour"`
+	Library    string   `json:"library"`
+	From       string   `json:"from"`
+	Before     string   `json:"before"`
+	// Stated says that the entry is only about workloads that state the version.
+	Stated    bool              `json:"stated"`
+	Attention []string          `json:"attention"`
+	Families  []string          `json:"families"`
+	Methods   []string          `json:"methods"`
+	Kernels   []string          `json:"kernels"`
+	Set       map[string]string `json:"set"`
 	// Otherwise is what a setting that no version decides is elsewhere: the
 	// interval spans it.
 	Otherwise map[string]string `json:"otherwise"`
@@ -137,7 +139,7 @@ func (vs Variants) choose(w *workload.Workload) []choice {
 			continue
 		}
 		yes, known := v.holds(w)
-		if known && !yes {
+		if known && !yes || v.Stated && !known {
 			continue
 		}
 		for _, k := range sortedKeys(v.Set) {
@@ -252,6 +254,8 @@ func (l *library) set(key, value string) error {
 		return flag(&l.groupedEnds)
 	case "nf4":
 		l.nf4Double = value == "double"
+	case "modules":
+		l.eagerModules = value == "eager"
 	case "kbit":
 		l.kbitNormsOnly = value == "norms-only"
 	default:

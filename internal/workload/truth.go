@@ -184,7 +184,7 @@ func (w *Workload) readOther(text string) {
 			}
 		case contextPattern.MatchString(part):
 			mib, _ := strconv.ParseInt(contextPattern.FindStringSubmatch(part)[1], 10, 64)
-			w.GPU.Context = units.Bytes(mib) * units.MiB
+			w.GPU.Context, w.GPU.ContextMeasured = units.Bytes(mib)*units.MiB, true
 		case strings.Contains(low, "variable length"), strings.Contains(low, "not packed"):
 			w.Options["variable-length"] = ""
 		case strings.Contains(low, "padding-free"):

@@ -228,8 +228,11 @@ type GPU struct {
 	Compute int `json:"compute,omitempty"`
 	// Context is the CUDA context of one process, 0: not known.
 	Context units.Bytes `json:"context_bytes,omitempty"`
-	Vendor  string      `json:"vendor,omitempty"`
-	Link    string      `json:"link,omitempty"` // what joins several cards
+	// ContextMeasured says that Context was read on the machine, with the kernels
+	// in it.
+	ContextMeasured bool   `json:"context_measured,omitempty"`
+	Vendor          string `json:"vendor,omitempty"`
+	Link            string `json:"link,omitempty"` // what joins several cards
 }
 
 // FromCard returns what a run's memory depends on of a card of the catalogue.

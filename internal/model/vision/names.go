@@ -92,7 +92,8 @@ func parseSegmentation(name string) *Spec {
 }
 
 // ParseName reads the name of a network that a naming convention describes: an
-// OpenMMLab configuration. It returns nil where the name follows none.
+// OpenMMLab configuration, or a network of timm. It returns nil where the name
+// follows none.
 func ParseName(name string) *Spec {
 	name = strings.TrimSuffix(strings.TrimSpace(name), ".py")
 	if i := strings.LastIndexByte(name, '/'); i >= 0 {
@@ -107,7 +108,10 @@ func ParseName(name string) *Spec {
 	if s := parseYOLO3(name); s != nil {
 		return s
 	}
-	return parseYOLO(name)
+	if s := parseYOLO(name); s != nil {
+		return s
+	}
+	return parseZoo(name)
 }
 
 // Size returns the size of input the network is published for.

@@ -94,9 +94,12 @@ func block(prefix string, stage, i int) string { return fmt.Sprintf("%s%d.%d", p
 
 // divisible rounds channels to a multiple of d, and not down by more than a
 // tenth. Source: torchvision ops/_utils, _make_divisible, from MobileNet.
-func divisible(v float64, d int64) int64 {
+func divisible(v float64, d int64) int64 { return divisibleBy(v, d, 0.9) }
+
+// divisibleBy is divisible with another share that must remain.
+func divisibleBy(v float64, d int64, share float64) int64 {
 	n := max(d, int64(v+float64(d)/2)/d*d)
-	if float64(n) < 0.9*v {
+	if float64(n) < share*v {
 		n += d
 	}
 	return n

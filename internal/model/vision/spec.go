@@ -31,6 +31,9 @@ type Spec struct {
 	Drop    float64 `json:"drop"`      // stochastic depth
 	Dropout float64 `json:"dropout"`   // before the classifier
 	Norm    bool    `json:"batchnorm"` // VGG with batch norm
+	// LastScale deepens the last two stages otherwise than Scale.
+	LastScale float64 `json:"last_scale"`
+	Same      bool    `json:"same"` // TensorFlow's padding
 
 	Method   string  `json:"method"`   // of segmentation and detection
 	Backbone string  `json:"backbone"` // by OpenMMLab's tag
@@ -105,6 +108,12 @@ func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
 		return b.classifier(outs[3], classes, 0), nil
 	case "vgg": // depth, batchnorm
 		return vgg(b, x, s.Depth, s.Norm, classes), nil
+	case "mobile": // method, width, scale, last_scale, same, linear (the stem and the ends are fixed)
+		n := s.mobile()
+		if n == nil {
+			return graph.None, fmt.Errorf("no network of inverted residuals is called %q", s.Method)
+		}
+		return n.forward(b, x, classes, s.Dropout), nil
 	case "mobilenet_v2": // width
 		return mobilenetV2(b, x, s.Width, classes), nil
 	case "efficientnet": // width, scale, dropout
