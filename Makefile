@@ -6,7 +6,7 @@ export CGO_ENABLED = 0
 # Public data with known answers, for the scores; absent on a plain checkout.
 CORPUS ?= ../shared/corpus
 
-.PHONY: emit-check build test venv chromium vet score bench recipes race fuzz
+.PHONY: emit-check build test test-torch overhead venv chromium vet score bench recipes race fuzz
 
 build:
 	$(GO) build -trimpath -ldflags="-s -w -buildid=" -o unoom ./cmd/unoom
@@ -27,6 +27,10 @@ chromium:
 test-torch: venv
 	UNOOM_TORCH=1 $(GO) test -count=1 -timeout 60m ./python
 	UNOOM_TORCH=1 $(GO) test -count=1 -timeout 60m -run 'TestRun' ./internal/cli
+
+# What the Python side costs: start, import, step.
+overhead: venv
+	.venv/bin/python -m pytest -q -s -p no:cacheprovider python/tests/test_overhead.py
 
 vet:
 	@test -z "$$(gofmt -l cmd internal catalog tools 2>/dev/null)" || { gofmt -l cmd internal catalog tools; exit 1; }

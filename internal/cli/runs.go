@@ -128,6 +128,8 @@ func (a *app) showTry(p *text.Printer, h ledger.History, t ledger.Try) {
 	p.Heading(title)
 	s := t.Attempt.Settings
 	switch {
+	case s.Samples > 0:
+		p.Para(2, a.msgs.Text("runs_settings_uneven", s.MicroBatch, s.Accumulation, s.Samples))
 	case s.MicroBatch > 0:
 		p.Para(2, a.msgs.Text("runs_settings", s.MicroBatch, s.Accumulation))
 	case s.Checkpointing == "" && s.AllocConf == "":

@@ -54,8 +54,12 @@ type Run struct {
 
 // Settings are what an attempt runs with. Zero values: as the command has them.
 type Settings struct {
-	MicroBatch    int    `json:"micro_batch,omitempty"`
-	Accumulation  int    `json:"accumulation,omitempty"`
+	MicroBatch   int `json:"micro_batch,omitempty"`
+	Accumulation int `json:"accumulation,omitempty"`
+	// Samples are the rows of one optimizer step in each process, where the
+	// micro-batches are unequal: all have MicroBatch rows but the last.
+	// 0: they are equal.
+	Samples       int    `json:"samples,omitempty"`
 	World         int    `json:"world,omitempty"`
 	Checkpointing string `json:"checkpointing,omitempty"` // "", none, full
 	AllocConf     string `json:"alloc_conf,omitempty"`

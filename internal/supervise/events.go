@@ -40,6 +40,8 @@ type Event struct {
 	OutputDir     string `json:"output_dir"`
 	AskedMicro    int    `json:"asked_micro_batch"`
 	AskedAccum    int    `json:"asked_accumulation"`
+	RowsOfStep    int    `json:"samples"` // of one process, where the micro-batches are unequal
+	Uneven        bool   `json:"uneven"`  // unequal micro-batches are exact
 	BatchNorm     bool   `json:"batch_norm"`
 
 	// step, oom_observed
@@ -50,7 +52,6 @@ type Event struct {
 	PeakReserved units.Bytes `json:"peak_reserved"`
 	Retries      int64       `json:"retries"`
 	StepUs       int64       `json:"step_us"`
-	Samples      int64       `json:"samples"`
 	Tried        units.Bytes `json:"tried"`
 	Total        units.Bytes `json:"total"`
 	Free         units.Bytes `json:"free"`
@@ -107,6 +108,7 @@ type Process struct {
 	Applied     []Event
 	NotApplied  []Event
 	BatchNorm   bool
+	Uneven      bool
 	Exited      bool // it came to its regular end
 	Skipped     int  // lines that could not be read
 
@@ -214,6 +216,9 @@ func (p *Process) take(ev Event) {
 		p.Capacity = max(p.Capacity, ev.Total)
 	case "framework":
 		p.Framework = &ev
+		p.Uneven = p.Uneven || ev.Uneven
+	case "uneven":
+		p.Uneven = true
 	case "batch_norm":
 		p.BatchNorm = true
 	case "step":

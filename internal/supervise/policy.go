@@ -1,7 +1,6 @@
 package supervise
 
 import (
-	"slices"
 	"strconv"
 
 	"unoom/internal/ledger"
@@ -10,12 +9,12 @@ import (
 
 // Remedies that a run can apply by itself, by their codes in package remedy.
 const (
-	remedyMicroBatch    = "batch.micro"
-	remedyAccumulate    = "accumulate.gradient"
-	remedyCheckpointing = "recompute.full"
+	remedyAccumulate    = "accumulate.split" // smaller pieces, more of them, the same batch
+	remedyCheckpointing = "recompute.checkpointing"
 	remedyExpandable    = "allocator.expandable_segments"
-	remedyFraction      = "allocator.memory_fraction"
+	remedyFraction      = "allocator.leave_headroom"
 	remedyWorkers       = "host.fewer_workers"
+	remedyPinned        = "host.pin_memory_off"
 )
 
 // Actions that follow an attempt.
@@ -32,6 +31,9 @@ type Abilities struct {
 	// Batch: the micro-batch and the accumulation, by a template in the
 	// command or in a framework that the shim knows ("" for neither).
 	Batch string
+	// Uneven: the micro-batches of a step may differ in size, since each is
+	// weighted by what it holds.
+	Uneven bool
 	// Checkpointing likewise: template, a framework, or "shim" for any PyTorch
 	// model with repeated blocks.
 	Checkpointing string
@@ -45,6 +47,7 @@ type Past struct {
 	Verdict  Verdict
 	// Micro and Accumulation that were really in force per rank, 0 unknown.
 	Micro, Accumulation int
+	Samples             int // rows of a step per rank, where they are unequal; else 0
 	Steps               int64
 	CheckpointAdvanced  bool // it wrote a newer checkpoint than it began with
 }
@@ -141,7 +144,7 @@ func decideHost(past []Past) Next {
 	}
 	s := last.Settings
 	s.Workers = 1
-	return Next{Action: ActionRetry, Settings: s, Remedies: []string{remedyWorkers}, Why: "run_why_host"}
+	return Next{Action: ActionRetry, Settings: s, Remedies: []string{remedyWorkers, remedyPinned}, Why: "run_why_host"}
 }
 
 // decideOutside: the allocator took so much that NCCL or a library got nothing.
@@ -182,7 +185,7 @@ func decideDevice(past []Past, can Abilities, lim Limits) Next {
 		return giveUp(last, "run_why_state", cal.Persistent.String(), usable(v).String())
 	}
 	batchNorm := v.Process != nil && v.Process.BatchNorm
-	batch, hasBatch := smallerBatch(past, can, lim)
+	batch, hasBatch := smallerBatch(past, can)
 	ckpt, hasCkpt := checkpointed(past, can, lim)
 	switch {
 	case batchNorm && hasCkpt:
@@ -208,16 +211,24 @@ func giveUp(last Past, why string, args ...string) Next {
 	return Next{Action: ActionGiveUp, Settings: last.Settings, Why: why, Args: args}
 }
 
+// rowsOfStep returns the rows of an optimizer step on each rank; 0: not known.
+func (p Past) rowsOfStep() int {
+	if p.Samples > 0 {
+		return p.Samples
+	}
+	return p.Micro * max(1, p.Accumulation)
+}
+
 // smallerBatch picks the largest micro-batch that is expected to fit and keeps
-// the product with the accumulation.
-func smallerBatch(past []Past, can Abilities, lim Limits) (Next, bool) {
+// the rows of a step.
+func smallerBatch(past []Past, can Abilities) (Next, bool) {
 	last := past[len(past)-1]
 	if can.Batch == "" || last.Micro <= 1 {
 		return Next{}, false
 	}
-	product := last.Micro * max(1, last.Accumulation)
+	rows := last.rowsOfStep()
 	pred := predictor(past, last.Settings.Checkpointing == "full")
-	for _, m := range divisorsBelow(product, last.Micro) {
+	for _, m := range sizesBelow(rows, last.Micro, can.Uneven) {
 		if failedBefore(past, m, last.Settings) {
 			continue
 		}
@@ -225,15 +236,33 @@ func smallerBatch(past []Past, can Abilities, lim Limits) (Next, bool) {
 		if !fits {
 			continue
 		}
-		s := last.Settings
-		s.MicroBatch, s.Accumulation = m, product/m
-		return Next{
-			Action: ActionRetry, Settings: s, Remedies: []string{remedyMicroBatch, remedyAccumulate}, Predicted: p,
-			Why:  "run_why_batch",
-			Args: []string{strconv.Itoa(m), strconv.Itoa(product / m), strconv.Itoa(last.Micro), strconv.Itoa(max(1, last.Accumulation))},
-		}, true
+		next := Next{Action: ActionRetry, Settings: last.Settings, Remedies: []string{remedyAccumulate}, Predicted: p, Why: "run_why_batch"}
+		cutInto(&next.Settings, rows, m)
+		s := next.Settings
+		if s.MicroBatch != m {
+			next.Predicted, _ = pred(s.MicroBatch)
+		}
+		if s.Samples > 0 {
+			next.Why = "run_why_batch_uneven"
+		}
+		next.Args = []string{strconv.Itoa(s.MicroBatch), strconv.Itoa(s.Accumulation), strconv.Itoa(last.Micro), strconv.Itoa(max(1, last.Accumulation))}
+		return next, true
 	}
 	return Next{}, false
+}
+
+// cutInto cuts the rows of a step into as few micro-batches of at most m rows
+// as possible. Where equal ones would be nearly as large as m they are equal:
+// as many passes, with less memory.
+func cutInto(s *ledger.Settings, rows, m int) {
+	pieces := (rows + m - 1) / m
+	s.MicroBatch, s.Accumulation, s.Samples = m, pieces, 0
+	if rows%pieces == 0 && rows/pieces*20 >= m*19 {
+		s.MicroBatch = rows / pieces
+	}
+	if s.MicroBatch*pieces != rows {
+		s.Samples = rows
+	}
 }
 
 // checkpointed switches recomputation on, with the largest micro-batch that is
@@ -248,8 +277,8 @@ func checkpointed(past []Past, can Abilities, lim Limits) (Next, bool) {
 	first := past[0]
 	next := Next{Action: ActionRetry, Remedies: []string{remedyCheckpointing}, Why: "run_why_checkpointing"}
 	pred := predictor(past, true)
-	product := first.Micro * max(1, first.Accumulation)
-	if product == 0 || can.Batch == "" {
+	rows := first.rowsOfStep()
+	if rows == 0 || can.Batch == "" {
 		if p, fits := pred(max(1, last.Micro)); fits {
 			next.Settings, next.Predicted = s, p
 			return next, true
@@ -257,7 +286,7 @@ func checkpointed(past []Past, can Abilities, lim Limits) (Next, bool) {
 		return Next{}, false
 	}
 	batchNorm := last.Verdict.Process != nil && last.Verdict.Process.BatchNorm
-	for _, m := range divisorsBelow(product, first.Micro+1) {
+	for _, m := range append([]int{first.Micro}, sizesBelow(rows, first.Micro, can.Uneven)...) {
 		p, fits := pred(m)
 		if !fits {
 			if batchNorm && lim.Exact {
@@ -265,11 +294,13 @@ func checkpointed(past []Past, can Abilities, lim Limits) (Next, bool) {
 			}
 			continue
 		}
-		s.MicroBatch, s.Accumulation = m, product/m
-		next.Settings, next.Predicted = s, p
-		if m != first.Micro {
-			next.Remedies = append(next.Remedies, remedyMicroBatch, remedyAccumulate)
+		if m == first.Micro {
+			s.MicroBatch, s.Accumulation, s.Samples = m, max(1, first.Accumulation), first.Samples
+		} else {
+			cutInto(&s, rows, m)
+			next.Remedies = append(next.Remedies, remedyAccumulate)
 		}
+		next.Settings, next.Predicted = s, p
 		return next, true
 	}
 	return Next{}, false
@@ -286,19 +317,14 @@ func failedBefore(past []Past, micro int, s ledger.Settings) bool {
 	return false
 }
 
-// divisorsBelow lists the divisors of n that are below limit, largest first.
-func divisorsBelow(n, limit int) []int {
+// sizesBelow lists the micro-batches below limit that keep the rows of a step,
+// largest first: the divisors, or every number where the last may be smaller.
+func sizesBelow(rows, limit int, uneven bool) []int {
 	var out []int
-	for d := 1; d*d <= n; d++ {
-		if n%d == 0 {
-			for _, x := range []int{d, n / d} {
-				if x < limit && !slices.Contains(out, x) {
-					out = append(out, x)
-				}
-			}
+	for m := min(limit-1, rows); m >= 1; m-- {
+		if uneven || rows%m == 0 {
+			out = append(out, m)
 		}
 	}
-	slices.Sort(out)
-	slices.Reverse(out)
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"unoom/internal/ledger"
+	"unoom/internal/remedy"
 	"unoom/internal/units"
 )
 
@@ -100,6 +101,44 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// The largest micro-batch that fits, and no more passes than it needs.
+func TestUnequalMicroBatches(t *testing.T) {
+	can := Abilities{Batch: "hf_trainer", Uneven: true}
+	for _, c := range []struct {
+		name                   string
+		fits                   int // the largest that was seen to fit; one more did not
+		asked, accum           int
+		micro, pieces, samples int
+	}{
+		{"the last one smaller", 18, 32, 1, 18, 2, 32},
+		{"equal where that is nearly as large", 16, 32, 1, 16, 2, 0},
+		{"a prime number of rows", 11, 31, 1, 11, 3, 31},
+		{"over the script's own accumulation", 18, 32, 2, 18, 4, 64},
+	} {
+		p := oom(calibrated(gib, 1, 2, c.fits))
+		p.Micro, p.Accumulation = c.asked, c.accum
+		cal := p.Verdict.Process.Calibration
+		cal.BatchRows = c.asked
+		cal.Trials = append(cal.Trials, Trial{Rows: c.fits + 1})
+		s := Decide([]Past{p}, can, Limits{MaxRestarts: 8, MinMicro: 1}).Settings
+		if s.MicroBatch != c.micro || s.Accumulation != c.pieces || s.Samples != c.samples {
+			t.Errorf("%s: %d x %d of %d; want %d x %d of %d", c.name, s.MicroBatch, s.Accumulation, s.Samples, c.micro, c.pieces, c.samples)
+		}
+	}
+}
+
+// A run speaks of remedies as explain, plan and the documents do.
+func TestRemediesAreThoseOfTheCatalogue(t *testing.T) {
+	for _, code := range []remedy.Code{remedyAccumulate, remedyCheckpointing, remedyExpandable, remedyFraction, remedyWorkers, remedyPinned} {
+		r, ok := remedy.Find(code)
+		if !ok {
+			t.Errorf("%s: no such remedy", code)
+		} else if !r.Exact && code != remedyExpandable {
+			t.Errorf("%s changes the mathematics, and a run applies it by itself", code)
+		}
+	}
+}
+
 func TestFragmentationTriesTheAllocatorOnlyWhereItHelps(t *testing.T) {
 	can := Abilities{Batch: "hf_trainer", Environment: true}
 	lim := Limits{MaxRestarts: 8}
@@ -127,16 +166,16 @@ func TestTheEffectiveBatchIsKept(t *testing.T) {
 		accum := rapid.IntRange(1, 16).Draw(t, "accum")
 		fits := rapid.IntRange(0, micro-1).Draw(t, "fits")
 		withTrials := rapid.Bool().Draw(t, "trials")
-		can := Abilities{Batch: "template", Environment: true}
+		can := Abilities{Batch: "template", Environment: true, Uneven: rapid.Bool().Draw(t, "uneven")}
 		if rapid.Bool().Draw(t, "recompute") {
 			can.Checkpointing = "shim"
 		}
 		var past []Past
-		m, a := micro, accum
+		m, a, samples := micro, accum, 0
 		s := ledger.Settings{}
 		for range 50 {
 			p := oom(nil)
-			p.Micro, p.Accumulation, p.Settings = m, a, s
+			p.Micro, p.Accumulation, p.Samples, p.Settings = m, a, samples, s
 			if withTrials {
 				ev := &Event{BatchRows: m, Persistent: gib}
 				for _, r := range []int{1, 2} {
@@ -149,8 +188,12 @@ func TestTheEffectiveBatchIsKept(t *testing.T) {
 			if n.Action != ActionRetry {
 				return
 			}
-			if n.Settings.MicroBatch*n.Settings.Accumulation != micro*accum && n.Settings.MicroBatch != 0 {
-				t.Fatalf("%d x %d is not %d x %d", n.Settings.MicroBatch, n.Settings.Accumulation, micro, accum)
+			if got := n.Settings; got.MicroBatch != 0 {
+				last := micro*accum - got.MicroBatch*(got.Accumulation-1)
+				if got.Samples == 0 && last != got.MicroBatch ||
+					got.Samples != 0 && (!can.Uneven || got.Samples != micro*accum || last < 1 || last >= got.MicroBatch) {
+					t.Fatalf("%d x %d of %d is not %d x %d", got.MicroBatch, got.Accumulation, got.Samples, micro, accum)
+				}
 			}
 			for _, q := range past {
 				if n.Settings.MicroBatch >= q.Micro && n.Settings.Checkpointing == q.Settings.Checkpointing &&
@@ -160,7 +203,7 @@ func TestTheEffectiveBatchIsKept(t *testing.T) {
 			}
 			s = n.Settings
 			if s.MicroBatch != 0 {
-				m, a = s.MicroBatch, s.Accumulation
+				m, a, samples = s.MicroBatch, s.Accumulation, s.Samples
 			}
 			if m <= fits {
 				return

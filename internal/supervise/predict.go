@@ -103,8 +103,8 @@ func predictor(past []Past, checkpointing bool) func(micro int) (*ledger.Predict
 			if _, tried := f.passed[rows]; tried {
 				return p, true
 			}
-			if f.least > 0 && rows >= f.least {
-				return p, false
+			if f.least > 0 && (rows >= f.least || rows > f.most && 10*f.least <= 11*f.most) {
+				return p, false // tried, or between neighbours that were
 			}
 			return p, rows <= f.most || p.High+margin(room) <= room
 		}

@@ -71,6 +71,21 @@ def test_the_size_that_fits_is_kept():
     assert first.attempts > 1 and second.attempts == 1
 
 
+@pytest.mark.parametrize("rows,fits", [(48, 20), (48, 47), (100, 61), (512, 300), (31, 1), (12, 5)])
+def test_the_largest_size_is_found_to_a_tenth(rows, fits):
+    """In few calls, and at most four passes are lost to it after the first call."""
+    limited = Limit(net(), fits, "backward")
+    step = unoom.Microbatch(limited, loss_sum, count, check=False)
+    step(batch(rows))
+    lost = limited.failures
+    for i in range(20):
+        step(batch(rows, i))
+    assert step.micro <= fits <= max(step.micro + 1, 1.1 * step.micro + 1)
+    assert limited.failures - lost <= 4
+    before = limited.failures
+    assert step(batch(rows)).attempts == 1 and limited.failures == before
+
+
 def test_random_numbers_are_replayed():
     model = torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.Dropout(0.5)).double()
     torch.manual_seed(3)

@@ -1,16 +1,24 @@
 """Applies the supervisor's settings inside the trainers that people use.
 
 Each trainer reports what the script asked for and what is in force. A setting
-is applied only if the product of micro-batch and accumulation stays what the
-script asked for; else it says why not, and the script runs as written.
+is applied only if the rows of an optimizer step stay what the script asked for;
+else it says why not, and the script runs as written.
+
+Micro-batches of unequal size are exact only where each is weighted by what it
+holds. Trainer does so for models that take num_items_in_batch, by tokens; the
+others take the mean of the micro-batches' means, and get equal ones.
 """
 
 import functools
 import os
+import sys
 
 from . import _events
 
-_force = {"micro": 0, "accum": 0}
+# What is in force: rows of a micro-batch, micro-batches of a step; samples are
+# the rows of a step where the micro-batches are unequal, uneven whether they
+# may be; asked is what the script wrote where Trainer's own numbers stay so.
+_force = {"micro": 0, "accum": 0, "samples": 0, "uneven": False, "asked": None}
 
 
 def _settings():
@@ -31,8 +39,8 @@ def _wanted(micro, accum):
     return m, a
 
 
-def _say(name, asked, got, **more):
-    _force.update(micro=got[0], accum=got[1])
+def _say(name, asked, got, samples=0, uneven=False, **more):
+    _force.update(micro=got[0], accum=got[1], samples=samples, uneven=uneven)
     _events.emit(
         "framework",
         name=name,
@@ -40,6 +48,8 @@ def _say(name, asked, got, **more):
         accumulation=got[1],
         asked_micro_batch=asked[0],
         asked_accumulation=asked[1],
+        samples=samples,
+        uneven=uneven,
         **more,
     )
     if asked != got:
@@ -47,13 +57,14 @@ def _say(name, asked, got, **more):
 
 
 def batch_in_force(config):
-    """Micro-batch and its product with the accumulation, 0 where not known."""
+    """Rows of a micro-batch and of a step on one rank, 0 where not known; and
+    whether micro-batches of unequal size are exact."""
     if _force["micro"]:
-        return _force["micro"], _force["micro"] * max(1, _force["accum"])
+        return _force["micro"], _force["samples"] or _force["micro"] * max(1, _force["accum"]), _force["uneven"]
     s = config.get("settings") or {}
     if config.get("template") and s.get("micro_batch"):
-        return s["micro_batch"], s["micro_batch"] * max(1, s.get("accumulation") or 1)
-    return 0, 0
+        return s["micro_batch"], s["micro_batch"] * max(1, s.get("accumulation") or 1), False
+    return 0, 0, False
 
 
 def _wrap(cls, name, make):
@@ -69,12 +80,7 @@ def transformers_arguments(module):
     def make(original):
         def __post_init__(self, *args, **kwargs):
             try:
-                asked = (self.per_device_train_batch_size, self.gradient_accumulation_steps)
-                got = _wanted(*asked)
-                self.per_device_train_batch_size, self.gradient_accumulation_steps = got
-                if asked != got:
-                    self.deepspeed = _deepspeed_config(getattr(self, "deepspeed", None), got)
-                _say("hf_trainer", asked, got, output_dir=os.path.abspath(self.output_dir or "trainer_output"))
+                _set_arguments(self)
             except Exception as e:
                 _events.emit("not_applied", what="hf_arguments", why=str(e)[:300])
             return original(self, *args, **kwargs)
@@ -82,6 +88,26 @@ def transformers_arguments(module):
         return __post_init__
 
     _wrap(module.TrainingArguments, "__post_init__", make)
+
+
+def _set_arguments(args):
+    folder = os.path.abspath(args.output_dir or "trainer_output")
+    asked = (args.per_device_train_batch_size, args.gradient_accumulation_steps)
+    s = _settings()
+    micro, pieces, samples = s.get("micro_batch") or 0, s.get("accumulation") or 1, s.get("samples") or 0
+    if samples and _force["asked"] and asked == (_force["asked"][0], pieces):
+        return  # made once more from arguments that have it already
+    if samples and samples == asked[0] * asked[1] and micro < asked[0]:
+        # The loader's own batches stay; Trainer.get_train_dataloader cuts them.
+        _force["asked"] = asked
+        args.gradient_accumulation_steps = pieces
+        _say("hf_trainer", asked, (micro, pieces), samples=samples, uneven=True, output_dir=folder)
+        return
+    got = _wanted(*asked)
+    args.per_device_train_batch_size, args.gradient_accumulation_steps = got
+    if asked != got:
+        args.deepspeed = _deepspeed_config(getattr(args, "deepspeed", None), got)
+    _say("hf_trainer", asked, got, output_dir=folder)
 
 
 def _deepspeed_config(config, batch):
@@ -112,9 +138,29 @@ def transformers_trainer(module):
                         _events.emit("applied", what="checkpointing", to="full")
             except Exception as e:
                 _events.emit("not_applied", what="checkpointing", why=str(e)[:300])
-            return original(self, model, args, *more, **kwargs)
+            out = original(self, model, args, *more, **kwargs)
+            try:
+                _unequal_pieces(module, self)
+            except Exception as e:
+                _events.emit("not_applied", what="unequal micro-batches", why=str(e)[:300])
+            return out
 
         return __init__
+
+    def make_loader(original):
+        def get_train_dataloader(self, *args, **kwargs):
+            loader = original(self, *args, **kwargs)
+            if _force["asked"]:
+                try:
+                    from . import _pieces
+
+                    _pieces.cut(loader, self._train_batch_size, _force["asked"][1], _force["micro"])
+                except Exception as e:
+                    self.args.gradient_accumulation_steps = _force["asked"][1]  # as the script wrote it
+                    _events.emit("not_applied", what="unequal micro-batches", why=str(e)[:300])
+            return loader
+
+        return get_train_dataloader
 
     def make_train(original):
         def train(self, resume_from_checkpoint=None, *args, **kwargs):
@@ -132,6 +178,7 @@ def transformers_trainer(module):
 
     _wrap(module.Trainer, "__init__", make_init)
     _wrap(module.Trainer, "train", make_train)
+    _wrap(module.Trainer, "get_train_dataloader", make_loader)
     state = getattr(module, "TrainerState", None)
     if state is not None and hasattr(state, "load_from_json"):
         load = state.load_from_json.__func__
@@ -147,6 +194,33 @@ def transformers_trainer(module):
         state.load_from_json = classmethod(load_from_json)
 
 
+def _unequal_pieces(module, trainer):
+    """Reports whether unequal micro-batches are exact for this trainer: losses
+    are weighted by their tokens, and its batches are the usual ones."""
+    args, torch = trainer.args, sys.modules["torch"]
+    exact = (
+        (getattr(trainer, "model_accepts_loss_kwargs", False) or getattr(trainer, "compute_loss_func", None) is not None)
+        and getattr(type(trainer), "compute_loss", None) is module.Trainer.compute_loss
+        and type(trainer).get_train_dataloader is module.Trainer.get_train_dataloader
+        and not isinstance(trainer.train_dataset, torch.utils.data.IterableDataset)
+        and not getattr(args, "deepspeed", None)  # its engine divides by the accumulation
+        and not getattr(args, "group_by_length", False)
+        and getattr(args, "train_sampling_strategy", "random") in ("random", "sequential")
+        and not getattr(getattr(args, "accelerator_config", None), "split_batches", False)
+    )
+    asked = _force["asked"]
+    if asked and not exact:
+        args.gradient_accumulation_steps, _force["asked"] = asked[1], None
+        _events.emit("not_applied", what="unequal micro-batches", why="the losses are not weighted by their tokens")
+        _say("hf_trainer", asked, asked, output_dir=os.path.abspath(args.output_dir))
+    elif asked and hasattr(trainer, "get_total_train_batch_size"):
+        total, pieces = trainer.get_total_train_batch_size, args.gradient_accumulation_steps
+        trainer.get_total_train_batch_size = lambda a: total(a) // pieces * asked[1]
+    elif exact and not asked and _force["micro"]:
+        _force["uneven"] = True
+        _events.emit("uneven", what="hf_trainer")
+
+
 def _watch_resume(trainer, checkpoint):
     """Notes where training went on, for the supervisor to check."""
     import json
@@ -158,7 +232,7 @@ def _watch_resume(trainer, checkpoint):
         with open(state) as f:
             step = int(json.load(f).get("global_step", 0))
     _events._state["step_offset"] = step
-    per_step = trainer.args.per_device_train_batch_size * trainer.args.gradient_accumulation_steps
+    per_step = batch_in_force(_events.config())[1]
     world = max(1, getattr(trainer.args, "world_size", 1))
     _events.emit("resume", path=str(path), step=step, samples=step * per_step * world)
 

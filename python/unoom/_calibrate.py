@@ -10,6 +10,7 @@ It needs a model that runs without other ranks: under FSDP, tensor parallelism,
 or SyncBatchNorm it does nothing.
 """
 
+import bisect
 import gc
 import time
 
@@ -272,14 +273,23 @@ class Optimizers:
         return most
 
 
-def _candidates(full, product, micro):
-    """Row counts worth trying, largest first: those of the permitted batches."""
-    if product and micro and full % micro == 0:
-        per = full // micro
+def _candidates(full, product, micro, uneven):
+    """Row counts worth trying, smallest first: those of the permitted batches.
+
+    Where the pieces need not be equal every number is permitted; then the
+    neighbours are 4 % apart, so that the largest that fits is missed by no more.
+    """
+    per = full // micro if product and micro and full % micro == 0 else 0
+    if per and uneven:
+        sizes, at = [], 1
+        while at < micro:
+            sizes.append(at * per)
+            at += max(1, at // 25)
+    elif per:
         sizes = [d * per for d in range(1, micro) if product % d == 0]
     else:
         sizes = [d for d in range(1, full) if full % d == 0]
-    return sorted(sizes, reverse=True)
+    return sizes
 
 
 def run(target, remembered, seconds):
@@ -305,7 +315,7 @@ def run(target, remembered, seconds):
     config = _events.config()
     from . import _apply
 
-    micro, product = _apply.batch_in_force(config)
+    micro, product, uneven = _apply.batch_in_force(config)
     optimizers = Optimizers(torch, module)
     module.zero_grad(set_to_none=True)
     for o in optimizers.list:
@@ -335,14 +345,16 @@ def run(target, remembered, seconds):
         return
     session = _Session(torch, module, sample, full, memory, remembered, library)
     try:
-        best = _search(session, trials, _candidates(full, product, micro), deadline, memory)
+        sizes = _candidates(full, product, micro, uneven)
+        _search(session, trials, sizes, False, deadline)
+        best = max((t["rows"] for t in trials if t["ok"]), default=None)
         norms = any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.training for m in module.modules())
         wants = best is None or norms or (config.get("settings") or {}).get("want_checkpointing")
         if wants and (config.get("settings") or {}).get("checkpointing") != "full":
             from . import _checkpoint
 
             if _checkpoint.enable(torch, module):
-                _search_down(session, trials, [full] + _candidates(full, product, micro), deadline)
+                _search(session, trials, sizes + [full], True, deadline)
     finally:
         result["milliseconds"] = int((time.monotonic() - deadline + seconds) * 1000)
         _events.emit("calibration", **result)
@@ -411,59 +423,40 @@ class _Session:
         del kept
 
 
-def _search(session, trials, candidates, deadline, memory):
-    """Tries sizes until the boundary between fitting and not is known."""
+def _search(session, trials, sizes, checkpointing, deadline):
+    """Tries sizes until the border between fitting and not is known."""
+    done = {}
 
-    def attempt(rows):
-        for t in trials:
-            if t["rows"] == rows and not t["checkpointing"]:
-                return t["ok"]
-        if time.monotonic() > deadline:
-            raise StopIteration
-        t = session.trial(rows, False)
-        trials.append(t)
-        return t["ok"]
-
-    try:
-        small = [c for c in candidates if c >= 1][-2:][::-1]  # the two smallest
-        for c in small:
-            if not attempt(c):
-                return best_of(trials)
-        best = small[-1] if small else None
-        fitted = [t for t in trials if t["ok"]]
-        if len(fitted) >= 2:
-            a, b = fitted[0], fitted[1]
-            slope = (b["peak"] - a["peak"]) / (b["rows"] - a["rows"])
-            room = memory.total() - (memory.total() - memory.free() - memory.reserved())
-            most = (room - a["peak"]) / slope + a["rows"] if slope > 0 else candidates[0]
-        else:
-            most = candidates[0] if candidates else 0
-        order = sorted(candidates)
-        at = max([i for i, c in enumerate(order) if c <= most], default=0)
-        if attempt(order[at]):
-            while at + 1 < len(order) and attempt(order[at + 1]):
-                at += 1
-        else:
-            while at > 0 and not attempt(order[at - 1]):
-                at -= 1
-        best = best_of(trials)
-        return best
-    except StopIteration:
-        return best_of(trials)
-
-
-def _search_down(session, trials, candidates, deadline):
-    try:
-        for c in candidates:
+    def fits(rows):
+        if rows not in done:
             if time.monotonic() > deadline:
-                return
-            t = session.trial(c, True)
-            trials.append(t)
-            if t["ok"]:
-                return
+                raise StopIteration
+            done[rows] = session.trial(rows, checkpointing)
+            trials.append(done[rows])
+        return done[rows]["ok"]
+
+    try:
+        if checkpointing and fits(sizes[-1]):
+            return  # all of it: what recomputation is for
+        if not all(fits(rows) for rows in sizes[:2]) or len(sizes) < 2:
+            return
+        a, b = done[sizes[0]], done[sizes[1]]
+        slope = (b["peak"] - a["peak"]) / (b["rows"] - a["rows"])
+        room = session.memory.free() + session.memory.reserved()
+        most = (room - a["peak"]) / slope + a["rows"] if slope > 0 else sizes[-1]
+        # From the predicted size outwards in growing steps, then halving.
+        low, high = 1, len(sizes) - checkpointing  # the first fits, the second does not
+        at, step, crossed = bisect.bisect_right(sizes, most) - 1, 1, set()
+        while high - low > 1:
+            at = min(max(at, low + 1), high - 1)
+            ok = fits(sizes[at])
+            crossed.add(ok)
+            if ok:
+                low, at = at, at + step
+            else:
+                high, at = at, at - step
+            step *= 2
+            if len(crossed) == 2:
+                at = (low + high) // 2
     except StopIteration:
         return
-
-
-def best_of(trials):
-    return max((t["rows"] for t in trials if t["ok"] and not t["checkpointing"]), default=None)

@@ -17,6 +17,10 @@ gradients away and to take the same batch again in smaller pieces. Nobody waits
 for a rank that failed: there is no collective in the guarded part, and every
 rank comes to the agreement whatever happened to it.
 
+Pieces are halved until they fit. After two calls that fitted, a size between
+that and the one that did not is tried, until the largest is known to a tenth;
+each try that fails costs one more pass over a batch, and there are four at most.
+
 It refuses what cannot be split: BatchNorm in training mode, losses that look at
 other rows of the batch, parameters that are sharded, gradients that are used
 up inside backward.
@@ -30,6 +34,7 @@ import torch
 from . import _calibrate, _events, _memory, _release
 
 BUCKET = 25 << 20  # bytes of gradients that are reduced at once, as DDP does
+NEVER = 1 << 40  # rows of a piece that did not fit, where none failed
 
 
 class CannotSplit(RuntimeError):
@@ -148,6 +153,9 @@ class Microbatch:
         self.loss_sum, self.count, self.split = loss_sum, count, split
         self.group, self.micro, self.scaler = group, max_rows, scaler
         self.check, self.attempts = check, attempts
+        # Rows of a piece: the fewest that did not fit, the most that did in two
+        # calls, and calls in a row that fitted at the present size.
+        self.bad, self.good, self.clean = NEVER, 0, 0
         if dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1:
             self.control = _Control(group, timeout)
         else:
@@ -217,7 +225,7 @@ class Microbatch:
         attempt = 1
         while True:
             pieces = int(control.max(max(1, -(-n_rows // micro))))
-            status, error, loss = self._guarded(batch, n_rows, pieces, total)
+            status, error, loss = self._guarded(batch, n_rows, micro, total)
             worst = control.max(status)
             if worst == 0:
                 break
@@ -227,38 +235,47 @@ class Microbatch:
                 raise PeerFailed("another rank failed; its own message says why")
             del error
             self._recover(buffers, state)
-            largest = -(-n_rows // pieces)
+            largest = min(n_rows, micro)
             stuck = control.max(1 if status == 1 and largest <= 1 else 0)
             if stuck or attempt >= self.attempts:
                 _events.emit("microbatch", rows=n_rows, pieces=pieces, attempts=attempt, ok=False)
                 raise CannotSplit("one row does not fit" if stuck else "did not fit after %d attempts" % attempt)
-            smaller = max(1, largest // 2) if status == 1 else max(1, largest)
-            micro = int(control.min(smaller))
+            self.bad = int(control.min(largest if status == 1 else NEVER))
+            if self.good >= self.bad:
+                self.good = 0
+            micro = self.good or max(1, self.bad // 2)
             attempt += 1
+        if self.bad < NEVER:
+            self._narrow(micro, attempt, int(control.max(min(n_rows, micro))))
         if attempt > 1:
-            self.micro = micro
             _events.emit("microbatch", rows=n_rows, pieces=pieces, attempts=attempt, ok=True, peak=_memory.current().peak())
         self._reduce()
         return Stats(n_rows, pieces, attempt, total, control.sum(loss) / total)
 
-    def _guarded(self, batch, n_rows, pieces, total):
+    def _narrow(self, micro, attempts, largest):
+        """Chooses the size of the next call, between what fitted and what did
+        not. All ranks have the same numbers, and choose the same."""
+        self.clean = self.clean + 1 if attempts == 1 and largest >= micro else 0
+        self.micro = micro
+        if self.clean >= 2:
+            self.good, self.clean = max(self.good, micro), 0
+            if self.bad - micro > max(1, micro // 10):
+                self.micro = (micro + self.bad) // 2
+
+    def _guarded(self, batch, n_rows, micro, total):
         """The part that may fail. No collective in here."""
         from . import _oom
 
         loss = 0.0
         try:
-            start = 0
-            for i in range(pieces):
-                stop = (i + 1) * n_rows // pieces
-                if stop > start:
-                    piece = self.loss_sum(self.module, self.split(batch, start, stop))
-                    loss += float(piece.detach())
-                    piece = piece / total
-                    if self.scaler is not None:
-                        piece = self.scaler.scale(piece)
-                    piece.backward()
-                    del piece
-                start = stop
+            for start in range(0, n_rows, micro):
+                piece = self.loss_sum(self.module, self.split(batch, start, min(start + micro, n_rows)))
+                loss += float(piece.detach())
+                piece = piece / total
+                if self.scaler is not None:
+                    piece = self.scaler.scale(piece)
+                piece.backward()
+                del piece
             return 0, None, loss
         except BaseException as e:
             if not _oom.is_oom(e):
