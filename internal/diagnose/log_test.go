@@ -55,6 +55,26 @@ func TestCauses(t *testing.T) {
 		// among says that the label need only be one of the first three.
 		among bool
 	}{
+		// Paddle, and TensorFlow's summary line before its figures.
+		{name: "Paddle counts the card, not the job", want: remedy.BatchTooLarge, among: true,
+			text: "RuntimeError: ResourceExhaustedError:\n\nOut of memory error on GPU 0. Cannot allocate 256.000000MB memory on GPU 0, 7.500000GB memory has been allocated and available memory is only 100.000000MB.\n"},
+		{name: "the size stands under the summary", want: remedy.BatchTooLarge,
+			text: "tensorflow.python.framework.errors_impl.ResourceExhaustedError: 2 root error(s) found.\n  (0) Resource exhausted: Out of memory while trying to allocate 9663676416 bytes.\n"},
+		{name: "the check of old PyTorch is its own OOM", want: remedy.BatchTooLarge,
+			text: "THCudaCheck FAIL file=/pytorch/torch/lib/THC/generic/THCStorage.cu line=66 error=2 : out of memory\n" + calls("main.py train out = net(x)", "net.py forward x = self.conv3(x)") + "RuntimeError: cuda runtime error (2) : out of memory at /pytorch/torch/lib/THC/generic/THCStorage.cu:66\n"},
+		{name: "batches are skipped", want: remedy.LongestBatch,
+			text: torchOld("40.00 MiB", "10.76 GiB", "9.92 GiB", "11.44 MiB", "10.11 GiB") + "| WARNING: out of memory, skipping batch\n"},
+		{name: "ranks in an nvidia-smi table", want: remedy.RanksShareGPU,
+			text: torchOld("128.00 MiB", "23.70 GiB", "18.90 GiB", "80.00 MiB", "19.20 GiB") + "|    0   N/A  N/A     41001      C   python3     19801MiB |\n|    0   N/A  N/A     41002      C   python3      917MiB |\n|    0   N/A  N/A     41003      C   python3      917MiB |\n|    0   N/A  N/A     41004      C   python3      921MiB |\n"},
+		{name: "a conditional expression that joins predictions", want: remedy.EvalAccumulatesPredictions,
+			text: calls("main.py main trainer.evaluate()", site+"mylib/loop.py evaluate_all scores = new if scores is None else torch.cat((scores, new), dim=0)") + full},
+		{name: "IPython's arrow", want: remedy.EvalAccumulatesPredictions,
+			text: "OutOfMemoryError                          Traceback (most recent call last)\n<ipython-input-7-0a1b2c3d4e5f> in <module>\n----> 1 result = validate(net, loader)\n\n~/work/loop.py in validate(net, loader)\n     40         with torch.no_grad():\n     41             y = net(x)\n---> 42         outputs = y if outputs is None else torch.cat([outputs, y])\n     43     return outputs\n\n" + full},
+		{name: "a network that joins features in evaluation", want: remedy.EvalWorkloadLarger,
+			text: calls("main.py validate out = net(x)", site+"torch/nn/modules/module.py _call_impl return forward_call(*args)", "net.py forward x = torch.cat(features, 1)") + full},
+		{name: "others hold a fifth, the job the rest", want: remedy.OtherProcess, among: true,
+			text: torchNew("64.00 MiB", "10.75 GiB", "40.00 MiB", "Process 321 has 2.40 GiB memory in use. Including non-PyTorch memory, this process has 8.30 GiB memory in use. ", "7.60 GiB", "210.00 MiB")},
+
 		// The figures.
 		{name: "another process by subtraction", want: remedy.OtherProcess,
 			text: torchOld("512.00 MiB", "31.75 GiB", "3.10 GiB", "101.19 MiB", "3.40 GiB")},

@@ -28,6 +28,7 @@ func figureRules() []logRule {
 		{"fig.small_contexts", []vote{{remedy.WorkerCUDAContexts, strong}, {remedy.RanksShareGPU, weak}}, smallContexts},
 		{"fig.tiny_request", []vote{{remedy.LeakGraphRetained, 1.0}, {remedy.LeakStateGrowth, 0.5}, {remedy.LongestBatch, -1}, {remedy.InputTooLarge, -1}}, tinyRequest},
 		{"fig.unexplained_outside", []vote{{remedy.OtherProcess, 2.2}, {remedy.NCCLOutsideAllocator, 2.3}, {remedy.OrphanProcess, weak}, {remedy.ColocatedEngine, trace}, {remedy.WrongGPU, trace}}, unexplainedOutside},
+		{"fig.shared_card", []vote{{remedy.OtherProcess, 2.4}, {remedy.RanksShareGPU, weak}, {remedy.ColocatedEngine, weak}, {remedy.BatchTooLarge, 2}, {remedy.GPUTooSmall, weak}}, sharedCard},
 		{"fig.this_outside", []vote{{remedy.NCCLOutsideAllocator, strong}, {remedy.BatchTooLarge, weak}}, thisOutside},
 		{"fig.desktop_on_small_card", []vote{{remedy.GPUTooSmall, fair}, {remedy.BatchTooLarge, weak}, {remedy.OtherProcess, weak}, {remedy.ActivationsNoCheckpointing, weak}}, desktopOnSmallCard},
 		{"fig.allowed", []vote{{remedy.MemoryCap, decisive}}, allowed},
@@ -122,6 +123,16 @@ func tinyRequest(s *signals) (hit, bool) {
 func unexplainedOutside(s *signals) (hit, bool) {
 	o := s.outsideShare()
 	return s.at(s.outside, percent(s.outside, s.capacity)), s.hasTotals() && !s.hasThis && o >= 0.18 && o <= 0.5 && s.outside > context && s.tried <= s.capacity && !s.plentyFree()
+}
+
+// sharedCard: this process fills what others leave of the card, and they hold a
+// part that matters.
+func sharedCard(s *signals) (hit, bool) {
+	if _, held := heldElsewhere(s); held || !s.hasTotals() || !s.hasThis || s.plentyFree() || s.tried > s.capacity {
+		return hit{}, false
+	}
+	rest := max(s.capacity-s.free-s.this, 0)
+	return s.at(rest, percent(rest, s.capacity)), share(rest, s.capacity) >= 0.18
 }
 
 // thisOutside: the process's own line shows that much of its memory is not

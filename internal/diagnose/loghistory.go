@@ -5,6 +5,7 @@ import (
 
 	"unoom/internal/oomlog"
 	"unoom/internal/remedy"
+	"unoom/internal/units"
 )
 
 // historyRules: what happened before. Where figures and traceback are silent,
@@ -17,6 +18,8 @@ func historyRules() []logRule {
 		{"hist.eval_growth", []vote{{remedy.EvalAccumulatesPredictions, fair}, {remedy.EvalNoGrad, fair}, {remedy.LeakGraphRetained, -weak}}, evalGrows},
 		{"hist.retry", []vote{{remedy.ExceptionHoldsTensors, strong}}, retryHolds},
 		{"hist.nested", []vote{{remedy.ExceptionHoldsTensors, fair}}, nested},
+		{"hist.skips", []vote{{remedy.LongestBatch, 3.2}, {remedy.BatchTooLarge, weak}, {remedy.GPUTooSmall, -1}, {remedy.ActivationsNoCheckpointing, -1}}, skips},
+		{"hist.like_holders", []vote{{remedy.RanksShareGPU, strong + 2}, {remedy.OtherProcess, -fair}, {remedy.OrphanProcess, -fair}, {remedy.NCCLOutsideAllocator, -1}}, likeHolders},
 		{"hist.ranks_on_gpu0", []vote{{remedy.RanksShareGPU, strong}}, ranksOnGPU0},
 		{"hist.busy_card", []vote{{remedy.WrongGPU, strong + 1.5}, {remedy.OtherProcess, -0.5}}, otherCardFree},
 		{"hist.holder", []vote{{remedy.OtherProcess, weak}}, holder},
@@ -111,6 +114,34 @@ func nested(s *signals) (hit, bool) {
 	for _, f := range s.later {
 		if f.Class == oomlog.ClassVRAM && f.Rank == s.fail.Rank && f.Attempt == s.fail.Attempt && f.Source.Offset > n.Source.Offset {
 			return hit{at: n.Source}, true
+		}
+	}
+	return hit{}, false
+}
+
+// skips: the program drops a batch that does not fit and goes on, which helps
+// only against the rare ones.
+func skips(s *signals) (hit, bool) {
+	f, ok := s.res.Facts.Get(oomlog.FactSkipped)
+	return hit{at: f.Source}, ok && s.memory() && s.phase != oomlog.PhaseSave && s.phase != oomlog.PhaseEvaluation
+}
+
+// likeHolders: a pasted nvidia-smi table shows several processes of one program
+// on a card with nearly the same little memory, besides the one that fills it:
+// the contexts that other ranks opened there.
+func likeHolders(s *signals) (hit, bool) {
+	if !s.memory() {
+		return hit{}, false
+	}
+	for _, first := range s.res.Holders {
+		n := 0
+		for _, h := range s.res.Holders {
+			if h.Card == first.Card && h.PID != first.PID && h.Name == first.Name && first.Memory.Bytes >= 150*units.MiB && first.Memory.Bytes < 3*units.GiB && max(h.Memory.Bytes, first.Memory.Bytes)*10 <= min(h.Memory.Bytes, first.Memory.Bytes)*13 {
+				n++
+			}
+		}
+		if n >= 2 {
+			return hit{args: []any{n + 1, first.Name, first.Card, first.Memory.Bytes}, at: first.Source}, true
 		}
 	}
 	return hit{}, false

@@ -92,10 +92,20 @@ func (s *signals) memory() bool { return s.verdict == OutOfMemory || s.verdict =
 // torchFull reports whether the message is of PyTorch's allocator and the card
 // is full of this job: nothing else explains it.
 func (s *signals) torchFull() bool {
-	return s.figuresKnown() && s.hasTried && !s.spilled && s.outsideShare() < 0.18 && s.tried <= s.capacity && !s.plentyFree() && !s.limited()
+	return s.figuresKnown() && s.hasTried && !s.spilled && s.foreignShare() < 0.18 && s.tried <= s.capacity && !s.plentyFree() && !s.limited()
 }
 
 func (s *signals) outsideShare() float64 { return share(s.outside, s.capacity) }
+
+// foreignShare is the part of the card that may be somebody else's. Where the
+// message states what this process holds, its own context and libraries are not
+// counted.
+func (s *signals) foreignShare() float64 {
+	if s.hasThis && s.hasCapacity && s.hasFree {
+		return share(max(s.capacity-s.free-s.this, 0), s.capacity)
+	}
+	return s.outsideShare()
+}
 
 // plentyFree reports whether far more is free than was asked for, which is
 // never a lack of capacity.
@@ -138,7 +148,9 @@ func messageRules() []logRule {
 		{"msg.metal_buffer", []vote{{remedy.InputTooLarge, fair}, {remedy.SequenceTooLong, 2}, {remedy.BatchTooLarge, 2}}, ifPattern("torch.mps_buffer")},
 		{"msg.clone_failed", []vote{{remedy.SaveGathersFullState, decisive}}, ifClass(oomlog.ClassHandled)},
 		{"msg.tf_session", []vote{{remedy.Preallocation, strong}, {remedy.OtherProcess, weak}}, ifPattern("tf.device_alloc")},
+		{"msg.paddle_chunk", []vote{{remedy.Preallocation, fair}, {remedy.BatchTooLarge, 2}, {remedy.OtherProcess, weak}}, ifPattern("paddle.chunk")},
 		{"msg.xla_small", []vote{{remedy.Preallocation, fair}, {remedy.BatchTooLarge, weak}, {remedy.OtherProcess, trace}}, xlaSmall},
+		{"msg.xla_no_size", []vote{{remedy.BatchTooLarge, 2.2}, {remedy.Preallocation, 1.8}, {remedy.InputTooLarge, weak}, {remedy.OtherProcess, trace}}, xlaNoSize},
 		{"msg.xla_large", []vote{{remedy.BatchTooLarge, fair}, {remedy.InputTooLarge, weak}, {remedy.TrainStateTooLarge, weak}, {remedy.Preallocation, trace}}, xlaLarge},
 		{"msg.hbm", []vote{{remedy.BatchTooLarge, fair}, {remedy.GPUTooSmall, weak}, {remedy.TrainStateTooLarge, weak}}, ifPattern("xla.hbm", "xla.tpu")},
 		{"msg.tf_tensor", []vote{{remedy.BatchTooLarge, fair}, {remedy.InputTooLarge, weak}, {remedy.GPUTooSmall, trace}}, ifPattern("tf.tensor", "tf.bfc")},
@@ -158,7 +170,7 @@ func messageRules() []logRule {
 		{"msg.old_runtime", []vote{{remedy.BatchTooLarge, 2.2}, {remedy.OtherProcess, weak}, {remedy.GPUTooSmall, 1.2}, {remedy.WrongGPU, 1.0}, {remedy.LongestBatch, trace}, {remedy.LeakGraphRetained, trace}}, ifPattern("cuda.runtime_2", "framework.alloc")},
 		{"msg.triton_driver", []vote{{remedy.NCCLOutsideAllocator, fair}, {remedy.CompileOrCUDAGraph, weak}, {remedy.BatchTooLarge, weak}}, ifPattern("triton.driver_oom")},
 		{"msg.bare_torch", []vote{{remedy.BatchTooLarge, 2.0}, {remedy.GPUTooSmall, 1.2}, {remedy.LongestBatch, 1.0}, {remedy.ActivationsNoCheckpointing, 1.0}, {remedy.SequenceTooLong, trace}, {remedy.LeakGraphRetained, trace}}, bareTorch},
-		{"msg.other_library", []vote{{remedy.InputTooLarge, 1.8}, {remedy.BatchTooLarge, 1.8}, {remedy.OtherProcess, weak}, {remedy.GPUTooSmall, weak}}, ifPattern("cupy.oom", "rmm.oom", "paddle.oom", "onnx.arena", "tensorrt.oom", "faiss.oom", "cuda.bad_alloc", "mindspore.oom", "habana.oom", "ascend.oom", "bitsandbytes.error", "deepspeed.buffer")},
+		{"msg.other_library", []vote{{remedy.InputTooLarge, 1.8}, {remedy.BatchTooLarge, 1.8}, {remedy.OtherProcess, weak}, {remedy.GPUTooSmall, weak}}, ifPattern("cupy.oom", "rmm.oom", "paddle.oom", "theano.oom", "onnx.arena", "tensorrt.oom", "faiss.oom", "cuda.bad_alloc", "mindspore.oom", "habana.oom", "ascend.oom", "bitsandbytes.error", "deepspeed.buffer")},
 	}
 }
 
@@ -199,7 +211,11 @@ func afterTimeout(s *signals) (hit, bool) {
 const xlaLimit = units.GiB
 
 func xlaSmall(s *signals) (hit, bool) {
-	return s.at(s.tried), s.fail != nil && slices.Contains([]string{"xla.bytes", "xla.exhausted"}, s.fail.Pattern) && s.tried < xlaLimit
+	return s.at(s.tried), s.fail != nil && slices.Contains([]string{"xla.bytes", "xla.exhausted"}, s.fail.Pattern) && s.hasTried && s.tried < xlaLimit
+}
+
+func xlaNoSize(s *signals) (hit, bool) {
+	return s.at(), s.fail != nil && slices.Contains([]string{"xla.bytes", "xla.exhausted"}, s.fail.Pattern) && !s.hasTried
 }
 
 func xlaLarge(s *signals) (hit, bool) {

@@ -106,7 +106,7 @@ func better(later, chosen oomlog.Failure) bool {
 		return true // a script that calls every RuntimeError an OOM
 	case chosen.Class == oomlog.ClassHostKilled && later.Class == oomlog.ClassHost:
 		return true
-	case chosen.Class == oomlog.ClassVRAM && later.Class == oomlog.ClassVRAM && !chosen.Figures.Capacity.Known && !chosen.Figures.Tried.Known && later.Figures.Capacity.Known && chosen.Rank == later.Rank:
+	case chosen.Class == oomlog.ClassVRAM && later.Class == oomlog.ClassVRAM && !chosen.Figures.Capacity.Known && !chosen.Figures.Tried.Known && (later.Figures.Capacity.Known || later.Figures.Tried.Known) && chosen.Rank == later.Rank:
 		return later.Source.Line-chosen.Source.Line < 200
 	case chosen.Class == later.Class && len(chosen.Frames) == 0 && len(later.Frames) > 0 && !chosen.Figures.Tried.Known && chosen.Rank == later.Rank:
 		return later.Source.Line-chosen.Source.Line < 200 // the same, once more with its traceback

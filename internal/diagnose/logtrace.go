@@ -47,6 +47,7 @@ func traceRules() []logRule {
 
 		// Evaluation.
 		{"trace.gathers_predictions", []vote{{remedy.EvalAccumulatesPredictions, decisive}}, gathersPredictions},
+		{"trace.collects", []vote{{remedy.EvalAccumulatesPredictions, weak}}, collectsResults},
 		{"trace.joins_results", []vote{{remedy.EvalAccumulatesPredictions, fair}}, joinsResults},
 		{"trace.metric_state", []vote{{remedy.LeakStateGrowth, strong + 1}, {remedy.EvalAccumulatesPredictions, 2.8}}, metricState},
 		{"trace.evaluation", []vote{
@@ -139,15 +140,83 @@ func gathersPredictions(s *signals) (hit, bool) {
 	if !s.memory() {
 		return hit{}, false
 	}
-	words := []string{"nested_concat", "nested_truncate", "nested_gather", "pad_across_processes", "torch_pad_and_concatenate", "preds_host", "logits_host", "gather_for_metrics", "eval_preds", "concat_all", "distributed_concat"}
-	if s.phase == oomlog.PhaseEvaluation {
-		words = append(words, results...)
+	if c, ok := collecting(s); ok && c.last && s.phase == oomlog.PhaseEvaluation {
+		return hit{args: []any{c.code}, at: c.at}, true
 	}
+	words := []string{"nested_concat", "nested_truncate", "nested_gather", "pad_across_processes", "torch_pad_and_concatenate", "preds_host", "logits_host", "gather_for_metrics", "eval_preds", "concat_all", "distributed_concat"}
 	return ifSees(words...)(s)
 }
 
-// results are what people call the lists that they collect predictions in.
-var results = []string{"all_preds", "all_logits", "all_outputs", "torch.cat(preds", "torch.cat(outputs", "torch.cat(all_", "torch.cat(predictions", "torch.cat(features", "torch.cat(logits", "torch.stack(preds", "torch.cat(embeddings"}
+// A collection is a line of a traceback that adds results to those of earlier
+// batches.
+type collection struct {
+	code string
+	at   oomlog.Source
+	last bool // it failed itself, not a model that it calls
+	join bool // a concatenation: all that was collected is copied
+}
+
+// collecting finds such a line among the calls around the model.
+func collecting(s *signals) (collection, bool) {
+	var found collection
+	for i, f := range s.frames {
+		if f.Func == "forward" || strings.HasSuffix(f.Func, "_call_impl") || f.Func == "__call__" {
+			break
+		}
+		if join, ok := collects(f.Code); ok {
+			found = collection{f.Code, f.At, i == len(s.frames)-1, join}
+		}
+	}
+	for i, c := range s.code {
+		if join, ok := collects(c); ok && len(s.frames) == 0 {
+			found = collection{code: c, last: i == len(s.code)-1, join: join}
+		}
+	}
+	return found, found.code != ""
+}
+
+// resultWords are what people call what a model returned, in the names of lists
+// and tensors: all_preds, val_outputs, embeddings.
+var resultWords = map[string]bool{
+	"pred": true, "preds": true, "prediction": true, "predictions": true, "logits": true, "logit": true, "output": true, "outputs": true, "outs": true, "results": true,
+	"embedding": true, "embeddings": true, "embs": true, "features": true, "feats": true, "scores": true, "probs": true, "prob": true, "probabilities": true,
+}
+
+// collects reports whether a source line joins or appends results, and whether
+// it joins.
+func collects(code string) (join, ok bool) {
+	low := strings.ToLower(code)
+	before, args, called := "", "", false
+	for _, verb := range []string{"cat(", "concat(", "concatenate(", "vstack(", "stack("} {
+		if _, rest, ok := strings.Cut(low, verb); ok {
+			args, called, join = rest, true, true
+		}
+	}
+	for _, verb := range []string{".append(", ".extend("} {
+		if name, _, ok := strings.Cut(low, verb); ok {
+			before, called = name, true
+		}
+	}
+	if !called {
+		return false, false
+	}
+	name := before
+	if join {
+		name = args
+	}
+	for _, word := range strings.FieldsFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') }) {
+		if resultWords[word] {
+			return join, true
+		}
+	}
+	return false, false
+}
+
+// collectsResults: results are kept while the model runs on.
+func collectsResults(s *signals) (hit, bool) {
+	c, ok := collecting(s)
+	return hit{args: []any{c.code}, at: c.at}, ok && !c.last && s.memory() && s.phase == oomlog.PhaseEvaluation
+}
 
 // joinsResults: results of many batches are joined, outside of what is known to
 // be an evaluation.
@@ -155,7 +224,10 @@ func joinsResults(s *signals) (hit, bool) {
 	if !s.memory() || s.phase == oomlog.PhaseEvaluation {
 		return hit{}, false
 	}
-	return ifSees(results[3:]...)(s)
+	if c, ok := collecting(s); ok && c.last && c.join {
+		return hit{args: []any{c.code}, at: c.at}, true
+	}
+	return ifSees("all_preds", "all_logits", "all_outputs")(s)
 }
 
 func metricState(s *signals) (hit, bool) {

@@ -52,7 +52,15 @@ func (c *compiled) readGroups(p *pattern, g []string, m *message, f *Figures) in
 			f.Device = atoi(group(4))
 		}
 	case paddleFigures:
-		f.Tried, f.Device, f.Free = sized(1), atoi(group(3)), sized(4)
+		f.Tried, f.Free = sized(1), sized(6)
+		if group(3) != "" {
+			f.Device = atoi(group(3))
+		}
+		// What Paddle calls allocated is the card's total less what is available.
+		// Source: Paddle paddle/fluid/memory/allocation/cuda_allocator.cc.
+		f.Capacity = sized(4).plus(f.Free)
+	case triedFree:
+		f.Tried, f.Free = counted(1), counted(2)
 	case habanaFigures:
 		f.Tried = readFigure(group(1), "mb", false)
 	case asyncFigures:
@@ -147,7 +155,12 @@ const (
 func (s *scanner) detail(f *Failure, m *message, next int) {
 	if text := m.text; strings.Contains(text, "\n") { // a whole traceback in one JSON record
 		for part := range strings.SplitSeq(text, "\n") {
-			f.Frames = append(f.Frames, s.frames.read(strings.TrimSpace(part), f.Source)...)
+			part = strings.TrimSpace(part)
+			if got := s.frames.read(part, f.Source); len(got) > 0 {
+				f.Frames = append(f.Frames, got...)
+			} else if n := len(f.Frames); n > 0 && f.Frames[n-1].Code == "" && quoted(part) {
+				f.Frames[n-1].Code = part
+			}
 		}
 	}
 	if len(f.Frames) == 0 {
@@ -187,11 +200,11 @@ func phaseOfLabel(label string) Phase {
 
 // traceBefore reads the traceback that ends at start, outermost call first.
 func (s *scanner) traceBefore(start int, stream string, limit int) ([]Frame, []string) {
-	type quoted struct {
+	type rowAt struct {
 		line
 		at int
 	}
-	var rows []quoted
+	var rows []rowAt
 	gap, found := 0, false
 	for at := start; limit > 0; limit-- {
 		from, to, ok := s.previousLine(at)
@@ -207,7 +220,7 @@ func (s *scanner) traceBefore(start int, stream string, limit int) ([]Frame, []s
 			found = true
 			break
 		}
-		rows = append(rows, quoted{l, from})
+		rows = append(rows, rowAt{l, from})
 		if len(s.frames.read(l.text, Source{})) > 0 || isCode(l.text) || strings.HasPrefix(l.text, "^") {
 			gap = 0
 		} else if gap++; gap > traceGap {
@@ -229,17 +242,47 @@ func (s *scanner) traceBefore(start int, stream string, limit int) ([]Frame, []s
 			frames = append(frames, got...)
 			continue
 		}
-		if !isCode(r.text) {
+		if code, ok := arrowed(r.text); ok && len(frames) > 0 && frames[len(frames)-1].Code == "" {
+			frames[len(frames)-1].Code = code
 			continue
 		}
-		if i > 0 && len(frames) > 0 && frames[len(frames)-1].Code == "" && rows[i-1].at == int(frames[len(frames)-1].At.Offset-s.base) {
+		// What follows a call is its source line, whatever it looks like.
+		if i > 0 && len(frames) > 0 && frames[len(frames)-1].Code == "" && rows[i-1].at == int(frames[len(frames)-1].At.Offset-s.base) && quoted(r.text) {
 			frames[len(frames)-1].Code = r.text
-		} else if len(code) < 100 {
+		} else if isCode(r.text) && len(code) < 100 {
 			code = append(code, r.text)
 		}
 	}
 	return trim(frames), code
 }
+
+// quoted reports whether the line after a call can be its source: all but an
+// error's name, a mark under a source line, a numbered line of IPython's context,
+// or a frame.
+func quoted(text string) bool {
+	first, _, _ := strings.Cut(text, ":")
+	return text != "" && digits([]byte(text)) == 0 && !strings.HasPrefix(text, "^") && !strings.HasPrefix(text, "~") && !strings.HasPrefix(text, "File ") &&
+		!(strings.HasSuffix(first, "Error") || strings.HasSuffix(first, "Exception") || strings.HasSuffix(first, "Warning")) && !strings.Contains(text, "Traceback")
+}
+
+// arrowed returns the source line that IPython ("-> 31     y = f(x)") and rich
+// ("❱ 31 │   y = f(x)  │") point at among its neighbours.
+func arrowed(text string) (string, bool) {
+	rest, ok := strings.CutPrefix(text, "❱")
+	if !ok {
+		rest, ok = strings.CutPrefix(strings.TrimLeft(text, "-"), ">")
+		ok = ok && strings.HasPrefix(text, "-")
+	}
+	rest = strings.TrimLeft(rest, " ")
+	n := digits([]byte(rest))
+	if !ok || n == 0 || n == len(rest) {
+		return "", false
+	}
+	rest = strings.Trim(rest[n:], " │|")
+	return rest, rest != ""
+}
+
+func isArrowed(text string) bool { _, ok := arrowed(text); return ok }
 
 // traceAfter reads calls that are printed after the message, as pytest does and
 // as people paste them.
@@ -268,6 +311,8 @@ func (s *scanner) traceAfter(next int, stream string) ([]Frame, []string) {
 		switch {
 		case len(got) > 0:
 			gap = 0
+		case len(frames) > 0 && frames[len(frames)-1].Code == "" && isArrowed(l.text):
+			frames[len(frames)-1].Code, _ = arrowed(l.text)
 		case isCode(l.text) && len(frames) > 0 && frames[len(frames)-1].Code == "":
 			frames[len(frames)-1].Code = l.text
 		case isCode(l.text) && len(code) < 100:

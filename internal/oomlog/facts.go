@@ -50,6 +50,7 @@ const (
 	FactLayers        FactKind = "layers"
 	FactMaxSteps      FactKind = "max_steps"
 	FactImbalance     FactKind = "imbalance"      // unlike cards, by PyTorch's own warning
+	FactSkipped       FactKind = "skipped"        // the program drops a batch that does not fit and goes on
 	FactPinThread     FactKind = "pin_thread"     // an error came out of the pin-memory thread
 	FactVersionChange FactKind = "version_change" // somebody writes that an update came before
 	FactNested        FactKind = "nested"         // an exception in the handler of another
@@ -226,6 +227,10 @@ var signs = [...]struct {
 	{"TrainingArguments(", FactFramework, "hf_trainer"},
 	{"Seq2SeqTrainingArguments", FactFramework, "hf_trainer"},
 	{"***** Running training *****", FactFramework, "hf_trainer"},
+	{"llamafactory/", FactFramework, "hf_trainer"},
+	{"llamafactory-cli", FactFramework, "hf_trainer"},
+	{"llmtuner/", FactFramework, "hf_trainer"},
+	{"axolotl/", FactFramework, "hf_trainer"},
 	{"pytorch_lightning/", FactFramework, "lightning"},
 	{"lightning/pytorch/", FactFramework, "lightning"},
 	{"lightning_fabric/", FactFramework, "lightning"},
@@ -281,6 +286,11 @@ var signs = [...]struct {
 	{"There is an imbalance between your GPUs", FactImbalance, "true"},
 	{"in pin memory thread", FactPinThread, "true"},
 	{"During handling of the above exception, another exception occurred", FactNested, "true"},
+	{"kipping batch", FactSkipped, "true"},
+	{"kip batch", FactSkipped, "true"},
+	{"kipping this batch", FactSkipped, "true"},
+	{"kip this batch", FactSkipped, "true"},
+	{"batch removed", FactSkipped, "true"},
 	{"after update", FactVersionChange, "true"},
 	{"after the update", FactVersionChange, "true"},
 	{"after updating", FactVersionChange, "true"},

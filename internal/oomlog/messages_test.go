@@ -34,6 +34,11 @@ func TestMessagesOfEachProducer(t *testing.T) {
 		{"CPU", "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 137438953472 bytes. Error code 12 (Cannot allocate memory)", "torch.cpu", ClassHost, 128 * units.GiB, "CPU"},
 		{"CPU on Windows", "RuntimeError: [enforce fail at alloc_cpu.cpp:80] data. DefaultCPUAllocator: not enough memory: you tried to allocate 26214400 bytes.", "torch.cpu", ClassHost, 25 * units.MiB, "CPU"},
 		{"before 0.4", "RuntimeError: cuda runtime error (2) : out of memory at /opt/conda/pytorch/aten/src/THC/generic/THCStorage.cu:58", "cuda.runtime_2", ClassVRAM, 0, "CUDA"},
+		{"before 0.4, the check's own line", "THCudaCheck FAIL file=/build/torch/lib/THC/generic/THCStorage.cu line=58 error=2 : out of memory", "cuda.runtime_2", ClassVRAM, 0, "CUDA"},
+		{"Paddle before its allocator grew", "EnforceNotMet: enforce allocating <= available failed, 8589934592 > 1073741824 at [gpu_info.cc:89]", "paddle.chunk", ClassVRAM, 8 * units.GiB, "CUDA"},
+		{"Paddle 1.6", "Out of memory error on GPU 0. Cannot allocate 512.500000MB GPU memory, available memory is 64.250000MB.", "paddle.oom", ClassVRAM, 1025 * units.MiB / 2, "CUDA"},
+		{"Theano", "MemoryError: ('Error allocating 33554432 bytes of device memory (out of memory).', \"use borrow=True\")", "theano.oom", ClassVRAM, 32 * units.MiB, "CUDA"},
+		{"TensorFlow on ROCm", "E tensorflow/stream_executor/rocm/rocm_driver.cc:601] failed to allocate 4.00G (4294967296 bytes) from device: hipError_t(1002)", "tf.device_alloc", ClassVRAM, 4 * units.GiB, "TF"},
 		{"accelerate", "RuntimeError: No executable batch size found, reached zero.", "accelerate.no_batch", ClassVRAM, 0, "CUDA"},
 
 		// The runtime and libraries.

@@ -49,7 +49,8 @@ const (
 	hbmFigures           // groups 1-2 used, 3-4 capacity
 	cupyFigures          // group 1 tried, 2 allocated, in bytes
 	tensorShape          // group 1 shape, 2 dtype, 3 device kind, 4 index
-	paddleFigures        // groups 1-2 tried, 3 device, 4-5 free
+	paddleFigures        // groups 1-2 tried, 3 device, 4-5 taken by all, 6-7 free
+	triedFree            // group 1 tried, 2 free, in bytes
 	habanaFigures        // group 1 MB
 )
 
@@ -141,7 +142,7 @@ func table() []pattern {
 		{id: "xla.bytes", class: ClassVRAM, device: "XLA", anchors: []string{"out of memory while trying to allocate", "out of memory allocating", "failed to allocate request"}, on: onBlock,
 			expr:   `(?:out of memory (?:while trying to allocate|allocating)|failed to allocate request for) ([\d.]+) ?(bytes|[kmgt]?i?b)?`,
 			unless: []string{"allocated so far"}, figures: triedSize},
-		{id: "tf.device_alloc", class: ClassVRAM, device: "TF", anchors: []string{"from device: cuda_error_out_of_memory", "from device: cuda_error"}, on: onLine,
+		{id: "tf.device_alloc", class: ClassVRAM, device: "TF", anchors: []string{"from device: cuda_error_out_of_memory", "from device: cuda_error", "from device: hip"}, on: onLine,
 			expr: `failed to alloc(?:ate)? [^(]*\((\d+) ?bytes\)`, figures: triedBytes},
 
 		// Engines that check before they allocate.
@@ -178,7 +179,11 @@ func table() []pattern {
 			expr: `out of memory allocating ([\d,]+) bytes(?: \(allocated so far: ([\d,]+) bytes)?`, figures: cupyFigures},
 		{id: "rmm.oom", class: ClassVRAM, device: "CUDA", anchors: []string{"bad_alloc: out_of_memory", "bad_alloc: cudaerror"}, on: onLine},
 		{id: "paddle.oom", class: ClassVRAM, device: "CUDA", anchors: []string{"out of memory error on gpu"}, on: onBlock,
-			expr: `out of memory error on gpu \d+\. cannot allocate ([\d.]+) ?([kmgt]i?b) memory on gpu (\d+)(?:.{0,160}?available memory is only ([\d.]+) ?([kmgt]?i?b))?`, figures: paddleFigures},
+			expr: `out of memory error on gpu \d+\. cannot allocate ([\d.]+) ?([kmgt]?i?b)(?: gpu)? memory(?: on gpu (\d+))?(?:, ([\d.]+) ?([kmgt]?i?b) memory has been allocated)?(?:.{0,160}?available memory is(?: only)? ([\d.]+) ?([kmgt]?i?b))?`, figures: paddleFigures},
+		{id: "paddle.chunk", class: ClassVRAM, device: "CUDA", anchors: []string{"allocating <= available failed"}, on: onLine,
+			expr: `allocating <= available failed, (\d+) > (\d+)`, figures: triedFree},
+		{id: "theano.oom", class: ClassVRAM, device: "CUDA", anchors: []string{"bytes of device memory"}, on: onLine,
+			expr: `error allocating (\d+) bytes of device memory`, figures: triedBytes},
 		{id: "mindspore.oom", class: ClassVRAM, device: "NPU", anchors: []string{"memory isn't enough and alloc failed", "memory not enough: current free memory"}, on: onLine},
 		{id: "habana.oom", class: ClassVRAM, device: "HPU", anchors: []string{"allocation failed for size::"}, on: onLine, expr: `allocation failed for size::\d+ ?\((\d+)\)mb`, figures: habanaFigures},
 		{id: "jetson.nvmap", class: ClassVRAM, device: "CUDA", anchors: []string{"nvmapmemalloc", "nvmapmemhandlealloc", "nvmapreserveop"}, on: onLine, expr: `error (?:12|0|-?\d+)|failed`},
@@ -236,7 +241,8 @@ func table() []pattern {
 		}, on: onLine},
 		{id: "cufft.internal", class: ClassDriver, anchors: []string{"cufft_internal_error"}, on: onLine, probable: true},
 		{id: "torch.driver_oom", class: ClassVRAM, device: "CUDA", anchors: []string{"cuda driver error: out of memory"}, on: onLine},
-		{id: "cuda.runtime_2", class: ClassVRAM, device: "CUDA", anchors: []string{"cuda runtime error (2)"}, on: onLine},
+		{id: "cuda.runtime_2", class: ClassVRAM, device: "CUDA", anchors: []string{"cuda runtime error (2)", "thcudacheck fail"}, on: onLine,
+			expr: `cuda runtime error \(2\)|(?:thcstorage|thccachingallocator|thctensor|thcblas).{0,80}error=2 `},
 		{id: "framework.alloc", class: ClassVRAM, device: "CUDA", anchors: []string{"cudamalloc retry failed", "cudasuccess (2 vs. 0)", "pooled_storage_manager"}, on: onLine, expr: `out of memory`},
 		{id: "triton.driver_oom", class: ClassVRAM, device: "CUDA", anchors: []string{"triton error [cuda]: out of memory"}, on: onLine},
 		{id: "cuda.error_oom", class: ClassVRAM, device: "CUDA", anchors: []string{

@@ -1,6 +1,9 @@
 package oomlog
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // A Phase is the part of a run that a traceback or a progress line shows.
 type Phase string
@@ -22,11 +25,12 @@ const (
 )
 
 // A phaseRule recognises the phase of one call. A call matches if its function
-// has one of the words (words are the parts between underscores and capitals)
-// and, where given, its file or its source line has one of the literals.
+// has one of the words and, where given, its file or its source line has one of the literals.
 type phaseRule struct {
-	phase  Phase
-	words  []string // whole function name, or "word*" for one of its parts
+	phase Phase
+	// words are whole function names; "word*" is one of a name's parts (between
+	// underscores and capitals), "two_words*" is how it begins.
+	words  []string
 	file   []string // literals of the path
 	code   []string // literals of the quoted source line
 	unless []string // literals of function, file or code that rule it out
@@ -45,7 +49,7 @@ var phaseRules = [...]phaseRule{
 		unless: []string{"save_for_backward", "saved_tensors", "save_on_cpu", "load_state_dict", "save_hyperparameters", "load_from", "set_model_state_dict", "set_optimizer_state_dict"}},
 	{phase: PhaseResume, frame: true,
 		words:  []string{"resume*", "load_checkpoint", "_load_checkpoint", "_load_from_checkpoint", "load_state", "load_state_dict", "_load_optimizer_and_scheduler", "load_optimizer*", "restore*", "restore_location", "load_ckpt", "load_from_checkpoint", "_load_optimizer_states", "persistent_load"},
-		code:   []string{"load_state_dict(", "load_checkpoint(", "torch.load(", "restore_location(", "resume_from_checkpoint", ".load_state("},
+		code:   []string{"load_state_dict(", "load_checkpoint(", "torch.load(", "restore_location(", "resume_from_checkpoint(", ".load_state("},
 		unless: []string{"from_pretrained", "_load_state_dict_into", "load_tokenizer", "load_pretrained"}},
 	{phase: PhaseEngine, frame: true,
 		words: []string{"initialize_cache", "_initialize_kv_caches", "determine_num_available_blocks", "wake_up", "init_cache_engine", "capture_model", "_init_executor", "profile_run", "init_memory_pool", "determine_available_memory", "initialize_kv_cache*"},
@@ -145,6 +149,17 @@ func phaseOf(trace []Frame, code []string) Phase {
 	return inner
 }
 
+// makers are the first words of functions that make or fetch a model and do not
+// run it: load_model, build_net, create_model_and_transforms.
+var makers = []string{"load", "build", "create", "get", "init", "make", "prepare", "setup", "wrap", "instantiate"}
+
+// makesModel reports whether a source line calls such a function.
+func makesModel(code string) bool {
+	name := called(code)
+	first, rest, ok := strings.Cut(strings.TrimLeft(name, "_"), "_")
+	return ok && slices.Contains(makers, first) && containsAny(rest, []string{"model", "net", "pipeline"})
+}
+
 // called returns the name of the function that a source line calls first:
 // save_sharded in "ckpt.save_sharded(model, rank)".
 func called(code string) string {
@@ -174,13 +189,15 @@ func (r *phaseRule) matches(f Frame) bool {
 	inFile := len(r.file) > 0 && containsAny(file, r.file)
 	named := false
 	for _, w := range r.words {
-		if part, some := strings.CutSuffix(w, "*"); some {
+		if part, some := strings.CutSuffix(w, "*"); some && strings.Contains(part, "_") {
+			named = named || strings.HasPrefix(f.Func, part)
+		} else if some {
 			named = named || hasWord(f.Func, strings.ToLower(part))
 		} else {
 			named = named || f.Func == w
 		}
 	}
-	inCode := f.Code != "" && containsAny(f.Code, r.code)
+	inCode := f.Code != "" && containsAny(f.Code, r.code) && !(r.phase == PhaseForward && makesModel(f.Code))
 	switch {
 	case len(r.words) > 0 && len(r.file) > 0 && len(r.code) == 0:
 		return named && inFile

@@ -130,7 +130,7 @@ func isCode(text string) bool {
 	if text == "" || len(text) > 400 || strings.HasPrefix(text, "File ") || strings.Contains(text, "Traceback") {
 		return false
 	}
-	if strings.HasPrefix(text, "---->") || strings.HasPrefix(text, "❱") {
+	if strings.HasPrefix(text, "---->") || strings.HasPrefix(text, "❱") || isArrowed(text) {
 		return true
 	}
 	open := strings.IndexByte(text, '(')
