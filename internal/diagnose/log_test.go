@@ -75,6 +75,13 @@ func TestCauses(t *testing.T) {
 		{name: "others hold a fifth, the job the rest", want: remedy.OtherProcess, among: true,
 			text: torchNew("64.00 MiB", "10.75 GiB", "40.00 MiB", "Process 321 has 2.40 GiB memory in use. Including non-PyTorch memory, this process has 8.30 GiB memory in use. ", "7.60 GiB", "210.00 MiB")},
 
+		{name: "a buffer of generated code as wide as a vocabulary", want: remedy.LogitsVocab,
+			text: calls("train.py step loss = compiled(batch)", "/tmp/torchinductor_u/ab/cabc.py call buf3 = empty_strided_cuda((s0, 151936), (151936, 1), torch.float32)") + torchNew("9.10 GiB", "79.11 GiB", "5.20 GiB", "Including non-PyTorch memory, this process has 73.80 GiB memory in use. ", "70.10 GiB", "2.40 GiB")},
+		{name: "a large request in a language trainer", want: remedy.LogitsVocab, among: true,
+			text: calls("/work/sft.py main trainer.train()", site+"transformers/trainer.py compute_loss outputs = model(**inputs)") + torchNew("5.30 GiB", "79.11 GiB", "2.20 GiB", "Including non-PyTorch memory, this process has 76.80 GiB memory in use. ", "73.10 GiB", "2.40 GiB")},
+		{name: "an evaluation that grows by as much each time", want: remedy.EvalAccumulatesPredictions, among: true,
+			text: "Evaluation [10/90] max mem: 9012\nEvaluation [20/90] max mem: 9031\nEvaluation [30/90] max mem: 9050\nEvaluation [40/90] max mem: 9069\nEvaluation [50/90] max mem: 9089\nEvaluation [60/90] max mem: 9108\nEvaluation [70/90] max mem: 9127\nEvaluation [80/90] max mem: 9146\nEvaluation [85/90] max mem: 9165\n" + full},
+
 		// The figures.
 		{name: "another process by subtraction", want: remedy.OtherProcess,
 			text: torchOld("512.00 MiB", "31.75 GiB", "3.10 GiB", "101.19 MiB", "3.40 GiB")},

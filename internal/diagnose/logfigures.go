@@ -49,6 +49,7 @@ func figureRules() []logRule {
 		{"fig.filled_small_card", []vote{{remedy.ActivationsNoCheckpointing, 1.3}, {remedy.GPUTooSmall, 1.0}}, filledSmallCard},
 		{"fig.filled_tiny_card", []vote{{remedy.GPUTooSmall, 1.2}}, filledTinyCard},
 		{"fig.filled_large_card", []vote{{remedy.LogitsVocab, weak}, {remedy.TrainStateTooLarge, trace}, {remedy.SequenceTooLong, 1.0}}, filledLargeCard},
+		{"fig.large_request_of_language_model", []vote{{remedy.LogitsVocab, 1.5}, {remedy.SequenceTooLong, 1.2}}, languageRequest},
 		{"fig.private_pools", []vote{{remedy.CompileOrCUDAGraph, strong}}, privatePools},
 		{"fig.spilled", []vote{{remedy.GPUTooSmall, weak}, {remedy.BatchTooLarge, weak}, {remedy.HostRAMOrCommit, trace}}, spilled},
 		{"fig.only_this_process", []vote{{remedy.BatchTooLarge, 2}, {remedy.InputTooLarge, weak}, {remedy.GPUTooSmall, weak}}, onlyThisProcess},
@@ -232,6 +233,13 @@ func filledTinyCard(s *signals) (hit, bool) {
 // filledLargeCard: cards of 70 GiB and more train language models.
 func filledLargeCard(s *signals) (hit, bool) {
 	return s.at(s.capacity), s.memory() && s.torchFull() && s.capacity >= 70*units.GiB && !s.diffusion
+}
+
+// languageRequest: outside of an optimizer step, the largest tensors of a
+// language model are its logits and, with a long sequence, its activations; a
+// weight has well under 2 GiB.
+func languageRequest(s *signals) (hit, bool) {
+	return s.at(s.tried), s.hasTotals() && s.torchFull() && s.language && s.tried >= 2*units.GiB && s.phase != oomlog.PhaseStep && s.phase != oomlog.PhaseLoad && s.phase != oomlog.PhaseSave && s.phase != oomlog.PhaseResume
 }
 
 func privatePools(s *signals) (hit, bool) {

@@ -236,5 +236,5 @@ func bareTorch(s *signals) (hit, bool) {
 	if _, larger := largerThanCards(s); larger {
 		return hit{}, false
 	}
-	return s.at(), s.fail != nil && s.memory() && !s.figuresKnown() && !s.spilled && !(s.hasThis && s.hasCapacity) && slices.Contains([]string{"torch.bare", "torch.cut", "torch.0.4", "torch.1.4", "torch.1.10", "torch.2.1", "torch.2.2", "torch.async", "torch.xpu_short", "squeezed.out_of_memory"}, s.fail.Pattern) && s.tried < absurd
+	return s.at(), s.fail != nil && s.memory() && !s.figuresKnown() && !s.spilled && !(s.hasThis && s.hasCapacity) && slices.Contains([]string{"torch.bare", "torch.cut", "torch.0.4", "torch.1.4", "torch.1.10", "torch.2.1", "torch.2.2", "torch.async", "torch.xpu_short", "xpu.ipex", "squeezed.out_of_memory"}, s.fail.Pattern) && s.tried < absurd
 }

@@ -262,7 +262,7 @@ func (s *signals) words() {
 	}
 	s.trace = strings.ToLower(strings.ReplaceAll(b.String(), "\\", "/"))
 	all := strings.ToLower(s.trace + " " + s.model)
-	for _, w := range []string{"llama", "qwen", "mistral", "gpt", "gemma", "causallm", "trl/", "lm_head", "tokeniz", "bert", "modeling_", "peft/", "vllm", "megatron", "t5", "deepseek", "phi3", "mixtral"} {
+	for _, w := range []string{"llama", "qwen", "mistral", "gpt", "gemma", "causallm", "trl/", "lm_head", "tokeniz", "bert", "modeling_", "peft/", "vllm", "megatron", "t5", "deepseek", "phi3", "mixtral", "/sft", "sft.", "_sft", "/dpo", "/grpo", "llamafactory", "axolotl"} {
 		s.language = s.language || strings.Contains(all, w)
 	}
 	for _, w := range []string{"diffusers", "unet", "vae", "stable_diffusion", "sdxl", "flux"} {
@@ -334,7 +334,7 @@ type growth struct {
 }
 
 // growthOf returns the trend of the printed memory if it rises nearly all the
-// way: by more than a tenth, or at nearly every reading. Warm-up alone levels
+// way: by more than a tenth, at nearly every reading, or by as much each time. Warm-up alone levels
 // off, and so does the running maximum that many loggers print.
 func growthOf(samples []oomlog.Sample) *growth {
 	var values []oomlog.Sample
@@ -358,9 +358,15 @@ func growthOf(samples []oomlog.Sample) *growth {
 	}
 	first, last := tail[0], tail[len(tail)-1]
 	rise := share(last.Allocated.Bytes-first.Allocated.Bytes, first.Allocated.Bytes)
+	least, most := units.Bytes(1<<62), units.Bytes(0)
+	for i := 1; i < len(tail); i++ {
+		d := tail[i].Allocated.Bytes - tail[i-1].Allocated.Bytes
+		least, most = min(least, d), max(most, d)
+	}
+	even := len(tail) >= 6 && least > 0 && most <= 2*least // so much for each step
 	steady := len(tail) >= 8 && 10*rises >= 9*(len(tail)-1) && rise > 0.02
 	mostly := rises >= 4*max(falls, 1) && 2*rises >= len(tail) && rise > 0.1
-	if !steady && !mostly {
+	if !steady && !mostly && !even {
 		return nil
 	}
 	return &growth{first, last, len(tail)}

@@ -39,6 +39,7 @@ func traceRules() []logRule {
 		// Loss.
 		{"trace.logits", []vote{{remedy.LogitsVocab, strong + 1}, {remedy.LongestBatch, 2.2}, {remedy.SequenceTooLong, 2}}, logits},
 		{"trace.assignment", []vote{{remedy.LongestBatch, strong}, {remedy.InputTooLarge, weak}}, ifSees("get_assignments", "assigner", "bbox_overlaps", "box_iou", "iou_calculator", "simota", "simotaassigner", "task_aligned", "hungarian", "label assignment")},
+		{"trace.vocabulary_shape", []vote{{remedy.LogitsVocab, strong}, {remedy.SequenceTooLong, weak}}, vocabularyShape},
 		{"trace.backward", []vote{{remedy.ActivationsNoCheckpointing, trace}, {remedy.BatchTooLarge, 0.4}}, ifPhase(oomlog.PhaseBackward)},
 		{"trace.backward_logits", []vote{{remedy.LogitsVocab, 1.2}}, backwardLarge},
 		{"trace.attention", []vote{{remedy.SequenceTooLong, strong}, {remedy.InputTooLarge, 1.8}}, attention},
@@ -123,6 +124,20 @@ func logits(s *signals) (hit, bool) {
 		return hit{}, false
 	}
 	return ifSees("cross_entropy", "log_softmax", "lm_head", "logits.float()", "forcausallmloss", "selective_log_softmax", "get_batch_logps", "per_token_logps", "shift_logits", "vocab_parallel", "nll_loss", "entropy_from_logits", "logits.to(", "log_prob", "logprob", "logits.clone(")(s)
+}
+
+// vocabularyShape: generated code allocates a tensor whose rows are as long as a
+// vocabulary, or a shard of one: 30,000 (BERT) to 262,144 (Gemma).
+func vocabularyShape(s *signals) (hit, bool) {
+	for _, f := range s.frames {
+		_, shape, ok := strings.Cut(f.Code, "empty_strided_cuda((")
+		shape, _, _ = strings.Cut(shape, ")")
+		dims := strings.Split(strings.TrimRight(shape, ", "), ",")
+		if n, err := strconv.Atoi(strings.TrimSpace(dims[len(dims)-1])); ok && err == nil && n >= 30_000 && n <= 262_144 && len(dims) > 1 {
+			return hit{args: []any{n}, at: f.At}, s.memory()
+		}
+	}
+	return hit{}, false
 }
 
 // backwardLarge: on large cards, which train language models, the gradient of

@@ -291,6 +291,7 @@ var signs = [...]struct {
 	{"kipping this batch", FactSkipped, "true"},
 	{"kip this batch", FactSkipped, "true"},
 	{"batch removed", FactSkipped, "true"},
+	{"CPU Mode for This Batch", FactSkipped, "true"}, // YOLOX computes the assignment of a crowded batch on the CPU
 	{"after update", FactVersionChange, "true"},
 	{"after the update", FactVersionChange, "true"},
 	{"after updating", FactVersionChange, "true"},

@@ -29,6 +29,7 @@ func TestMessagesOfEachProducer(t *testing.T) {
 		{"MPS, newer units", "RuntimeError: MPS backend out of memory (MPS allocated: 30.02 GiB, other allocations: 384.00 KiB). Tried to allocate 256 bytes on shared pool.", "torch.mps", ClassVRAM, 256, "MPS"},
 		{"Metal buffer", "RuntimeError: Invalid buffer size: 22.50 GB", "torch.mps_buffer", ClassVRAM, gib(22.5), "MPS"},
 		{"XPU 2.4", "RuntimeError: XPU out of memory, please use `empty_cache` to release all unoccupied cached memory.", "torch.xpu_short", ClassVRAM, 0, "XPU"},
+		{"Intel's extension", "RuntimeError: Allocation is out of device memory on current platform.", "xpu.ipex", ClassVRAM, 0, "XPU"},
 		{"Level Zero", "RuntimeError: level_zero backend failed with error: 39 (UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY)", "xpu.level_zero", ClassVRAM, 0, "XPU"},
 		{"Habana", "RuntimeError: FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size::2147483648 (2048)MB", "habana.oom", ClassVRAM, 2 * units.GiB, "HPU"},
 		{"CPU", "RuntimeError: [enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate 137438953472 bytes. Error code 12 (Cannot allocate memory)", "torch.cpu", ClassHost, 128 * units.GiB, "CPU"},

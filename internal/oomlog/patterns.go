@@ -190,6 +190,7 @@ func table() []pattern {
 		{id: "driver.no_memory", class: ClassVRAM, device: "CUDA", anchors: []string{"nv_err_no_memory"}, on: onLine},
 		{id: "faiss.oom", class: ClassVRAM, device: "CUDA", anchors: []string{"cudamalloc error out of memory"}, on: onLine, expr: `size (\d+) bytes \(cudamalloc error|cudamalloc error out of memory`, figures: triedBytes},
 		{id: "bitsandbytes.error", class: ClassVRAM, device: "CUDA", anchors: []string{"error out of memory at line"}, on: onLine},
+		{id: "xpu.ipex", class: ClassVRAM, device: "XPU", anchors: []string{"allocation is out of device memory"}, on: onLine},
 		{id: "xpu.level_zero", class: ClassVRAM, device: "XPU", anchors: []string{"out_of_device_memory", "ur_result_error_out_of_resources", "out_of_resources"}, on: onLine},
 		{id: "ascend.oom", class: ClassVRAM, device: "NPU", anchors: []string{"available memory is insufficient"}, on: onLine},
 		{id: "xla.exhausted", class: ClassVRAM, device: "XLA", anchors: []string{"resource_exhausted", "resourceexhausted", "resource exhausted"}, on: onLine,
