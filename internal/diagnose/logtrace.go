@@ -48,7 +48,8 @@ func traceRules() []logRule {
 
 		// Evaluation.
 		{"trace.gathers_predictions", []vote{{remedy.EvalAccumulatesPredictions, decisive}}, gathersPredictions},
-		{"trace.collects", []vote{{remedy.EvalAccumulatesPredictions, weak}}, collectsResults},
+		{"trace.collects", []vote{{remedy.EvalAccumulatesPredictions, 1.0}}, collectsResults},
+		{"trace.appends", []vote{{remedy.EvalAccumulatesPredictions, fair}}, appendsResults},
 		{"trace.joins_results", []vote{{remedy.EvalAccumulatesPredictions, fair}}, joinsResults},
 		{"trace.metric_state", []vote{{remedy.LeakStateGrowth, strong + 1}, {remedy.EvalAccumulatesPredictions, 2.8}}, metricState},
 		{"trace.evaluation", []vote{
@@ -155,7 +156,7 @@ func gathersPredictions(s *signals) (hit, bool) {
 	if !s.memory() {
 		return hit{}, false
 	}
-	if c, ok := collecting(s); ok && c.last && s.phase == oomlog.PhaseEvaluation {
+	if c, ok := collecting(s); ok && c.last && c.join && s.phase == oomlog.PhaseEvaluation {
 		return hit{args: []any{c.code}, at: c.at}, true
 	}
 	words := []string{"nested_concat", "nested_truncate", "nested_gather", "pad_across_processes", "torch_pad_and_concatenate", "preds_host", "logits_host", "gather_for_metrics", "eval_preds", "concat_all", "distributed_concat"}
@@ -231,6 +232,12 @@ func collects(code string) (join, ok bool) {
 func collectsResults(s *signals) (hit, bool) {
 	c, ok := collecting(s)
 	return hit{args: []any{c.code}, at: c.at}, ok && !c.last && s.memory() && s.phase == oomlog.PhaseEvaluation
+}
+
+// appendsResults: the line that failed in an evaluation appends to such a list.
+func appendsResults(s *signals) (hit, bool) {
+	c, ok := collecting(s)
+	return hit{args: []any{c.code}, at: c.at}, ok && c.last && !c.join && s.memory() && s.phase == oomlog.PhaseEvaluation
 }
 
 // joinsResults: results of many batches are joined, outside of what is known to

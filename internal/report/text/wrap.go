@@ -1,6 +1,7 @@
 package text
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
@@ -85,7 +86,34 @@ func words(line string) []atom {
 			open, wide = opening(a.text), isWide
 		}
 	}
-	return list
+	return quantities(list)
+}
+
+// measures are what a number keeps beside it on its line.
+var measures = []string{"%", "bytes", "KiB", "MiB", "GiB", "TiB"}
+
+// quantities joins a number, the blank after it and its unit: "69 %" and
+// "2.00 GiB" stay whole.
+func quantities(list []atom) []atom {
+	out := list[:0]
+	for i := 0; i < len(list); i++ {
+		a := list[i]
+		if i+2 < len(list) && list[i+1].text == " " && number(a.text) && slices.ContainsFunc(measures, func(m string) bool {
+			rest, ok := strings.CutPrefix(list[i+2].text, m)
+			return ok && strings.Trim(rest, closers) == ""
+		}) {
+			a.text += " " + list[i+2].text
+			a.cells += 1 + list[i+2].cells
+			i += 2
+		}
+		out = append(out, a)
+	}
+	return out
+}
+
+// number reports whether a word ends in a figure: 69, 2.00, (1.5, 4–9.80.
+func number(word string) bool {
+	return word != "" && word[len(word)-1] >= '0' && word[len(word)-1] <= '9'
 }
 
 func atoms(line string) []atom {

@@ -21,6 +21,10 @@ func TestWrapBreaksBesideChineseCharacters(t *testing.T) {
 		{"  indented", "  indented", 20},
 		{"", "", 20},
 		{"a\n\nb", "a\n\nb", 20},
+		// A figure and its unit are one, and so is a flag.
+		{"most likely (about 69 %).", "most likely (about\n69 %).", 23},
+		{"it asked for 10.00 GiB, then", "it asked for\n10.00 GiB, then", 20},
+		{"set --per-device-batch 2", "set\n--per-device-batch 2", 20},
 	} {
 		if got := Wrap(c.text, c.width); got != c.want {
 			t.Errorf("Wrap(%q, %d) = %q, want %q", c.text, c.width, got, c.want)
