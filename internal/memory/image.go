@@ -44,6 +44,13 @@ func prepareImages(x *machine, w *workload.Workload, lib library) (*imagePlayer,
 	if lib.images.boxes > 0 {
 		spec.Boxes = lib.images.boxes
 	}
+	switch w.Attention {
+	case workload.Eager:
+		spec.Eager = true
+	case workload.SDPA, workload.Flash:
+	default:
+		spec.Eager = spec.Eager || lib.images.eagerAttention
+	}
 	g, err := spec.Build(vision.Input{Batch: w.MicroBatch, Height: h, Width: wd})
 	if err != nil {
 		return nil, err
@@ -238,7 +245,9 @@ type imageLibrary struct {
 	noWorkspace bool
 	// cublasOwn: cuBLAS keeps its workspace outside torch's allocator.
 	cublasOwn bool
-	boxes     int64 // objects of an image in the fullest batch, 0: the network's own
+	// eagerAttention: attention of image transformers runs operation by operation.
+	eagerAttention bool
+	boxes          int64 // objects of an image in the fullest batch, 0: the network's own
 }
 
 // set changes one setting, by the names that the catalogue uses.
@@ -259,6 +268,8 @@ func (l *imageLibrary) set(key, value string) error {
 		return pick(&l.noWorkspace, "none", "winograd")
 	case "cublas_workspace":
 		return pick(&l.cublasOwn, "own", "allocator")
+	case "attention":
+		return pick(&l.eagerAttention, "eager", "fused")
 	case "boxes":
 		n, err := strconv.ParseInt(value, 10, 64)
 		if err != nil || n < 1 || n > 10000 {

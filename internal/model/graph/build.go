@@ -209,6 +209,15 @@ func (b *Builder) Linear(x Value, name string, out int64, bias bool) Value {
 	return b.node(nd, Float, s...)
 }
 
+// LinearBiased is Linear with a bias that only some of the results have.
+func (b *Builder) LinearBiased(x Value, name string, out, bias int64) Value {
+	s := append([]int64(nil), b.Shape(x)...)
+	in := s[len(s)-1]
+	s[len(s)-1] = out
+	nd := Node{Op: Linear, Name: b.full(name), In: []Value{x}, Params: []Param{{Name: "weight", Shape: []int64{out, in}}, {Name: "bias", Shape: []int64{bias}}}}
+	return b.node(nd, Float, s...)
+}
+
 // Norm adds a batch norm (BatchNorm, SyncNorm, InstanceNorm) over channels. In
 // place is only for norms that are written so.
 func (b *Builder) Norm(op Op, x Value, name string, frozen bool) Value {
@@ -391,12 +400,17 @@ func (b *Builder) Dropout(op Op, x Value, p float64) Value {
 	return b.same(Node{Op: op, In: []Value{x}, P: p})
 }
 
-// Attention adds fused attention over (batch, heads, length, width).
-func (b *Builder) Attention(q, k, v Value) Value {
+// Attention adds fused attention over (batch, heads, length, width); bias is
+// added to the scores, None for none.
+func (b *Builder) Attention(q, k, v, bias Value) Value {
 	s := append([]int64(nil), b.Shape(q)...)
 	t := b.Shape(v)
 	s[len(s)-1] = t[len(t)-1]
-	return b.node(Node{Op: Attention, In: []Value{q, k, v}}, Float, s...)
+	in := []Value{q, k, v}
+	if bias != None {
+		in = append(in, bias)
+	}
+	return b.node(Node{Op: Attention, In: in}, Float, s...)
 }
 
 // Constant adds a tensor made on the device, such as anchors or coordinates.

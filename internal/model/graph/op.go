@@ -219,6 +219,9 @@ func (g *Graph) Keeps(n *Node, old bool) Keeps {
 		}
 	case Attention:
 		k.Operands = []int{0, 1, 2}
+		if len(n.In) > 3 {
+			k.Operands = append(k.Operands, 3)
+		}
 		k.Result = true
 		q := in(0).Shape
 		extra(Float32, q[0], q[1], q[2])

@@ -178,7 +178,7 @@ func (u *unetNet) attention(x, context graph.Value, name string, heads int64) gr
 		q := u.View(u.Linear(x, "to_q", c, false), n, heads, l, c/heads)
 		kk := u.View(u.Linear(from, "to_k", c, false), n, heads, k, c/heads)
 		v := u.View(u.Linear(from, "to_v", c, false), n, heads, k, c/heads)
-		y := u.View(u.Attention(q, kk, v), n, l, c)
+		y := u.View(u.Attention(q, kk, v, graph.None), n, l, c)
 		x = u.Linear(y, "to_out.0", c, true)
 	})
 	return x
@@ -224,7 +224,7 @@ func dit(b *net, s *Spec, in Input) {
 			q := b.View(b.Linear(y, "attn1.to_q", c, true), n, heads, l, c/heads)
 			k := b.View(b.Linear(y, "attn1.to_k", c, true), n, heads, l, c/heads)
 			v := b.View(b.Linear(y, "attn1.to_v", c, true), n, heads, l, c/heads)
-			y = b.Linear(b.View(b.Attention(q, k, v), n, l, c), "attn1.to_out.0", c, true)
+			y = b.Linear(b.View(b.Attention(q, k, v, graph.None), n, l, c), "attn1.to_out.0", c, true)
 			x = b.Add(b.Binary(graph.Mul, y, part()), x)
 			y = modulated(x, "norm3", part(), part())
 			y = b.Act(graph.GELU, b.Linear(y, "ff.net.0.proj", 4*c, true), false)

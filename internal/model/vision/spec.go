@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"errors"
 	"fmt"
 
 	"unoom/internal/model/graph"
@@ -34,6 +35,15 @@ type Spec struct {
 	// LastScale deepens the last two stages otherwise than Scale.
 	LastScale float64 `json:"last_scale"`
 	Same      bool    `json:"same"` // TensorFlow's padding
+
+	// Of transformers.
+	Tokens     int64 `json:"tokens"`      // beside the patches; 0: one
+	LayerScale bool  `json:"layer_scale"` // a scale for each channel of a branch
+	PreNorm    bool  `json:"pre_norm"`    // a norm before the first block
+	Relative   bool  `json:"relative"`    // biases by distance in every layer
+	MeanPool   bool  `json:"mean_pool"`   // the head takes the mean of the patches
+	Bare       bool  `json:"bare"`        // positions are of the patches alone
+	Eager      bool  `json:"eager"`       // attention operation by operation
 
 	Method   string  `json:"method"`   // of segmentation and detection
 	Backbone string  `json:"backbone"` // by OpenMMLab's tag
@@ -122,9 +132,11 @@ func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
 		return densenet(b, x, s.Depths, s.Growth, s.Widths[0], classes), nil
 	case "convnext": // depths, widths, drop
 		return convnext(b, x, s.Depths, s.Widths, s.Drop, classes), nil
-	case "vit": // patch, widths, depth, heads, mlp
-		v := vitNet{patch: s.Patch, width: s.Widths[0], depth: int64(s.Depth), heads: s.Heads[0], mlp: s.MLP, classes: classes, fused: true}
-		return v.image(b, x), nil
+	case "vit": // see vit
+		if len(s.Widths) != 1 || len(s.Heads) != 1 || s.Patch < 1 || s.Depth < 1 || s.Depth > 1024 {
+			return graph.None, errors.New("an image transformer wants a patch, one width, heads and a depth")
+		}
+		return s.vit(classes).image(b, x), nil
 	case "swin": // widths, depths, heads, window, drop
 		return swin(b, x, s.Widths[0], s.Depths, s.Heads, s.Window, s.Drop, classes), nil
 	}

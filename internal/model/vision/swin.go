@@ -2,67 +2,6 @@ package vision
 
 import "unoom/internal/model/graph"
 
-// vitNet is an image transformer of torchvision's or timm's form.
-type vitNet struct {
-	patch, width, depth, heads, mlp int64
-	classes                         int64
-	fused                           bool // attention in one kernel
-	scale                           bool // layer scale
-}
-
-// image adds the transformer over an image.
-func (v *vitNet) image(b *net, x graph.Value) graph.Value {
-	n := b.Shape(x)[0]
-	x = b.Conv(x, "patch_embed.proj", v.width, v.patch, graph.ConvOpt{Stride: v.patch, Bias: true})
-	x = b.tokensOf(x)
-	l := b.Shape(x)[1] + 1
-	x = b.Cat(1, b.Parameter("cls_token", n, 1, v.width), x)
-	x = b.Plus(x, "pos_embed", 1, l, v.width)
-	for i := range v.depth {
-		b.In(block("blocks.", 0, int(i)), func() { x = v.layer(b, x) })
-	}
-	x = b.LayerNorm(x, "norm")
-	x = b.Part(x, n, v.width)
-	return b.Linear(x, "head", v.classes, true)
-}
-
-// layer is a pre-norm block.
-func (v *vitNet) layer(b *net, x graph.Value) graph.Value {
-	y := b.LayerNorm(x, "norm1")
-	y = b.selfAttention(y, v.heads, v.fused)
-	if v.scale {
-		y = b.Scaled(y, "ls1", v.width)
-	}
-	x = b.Add(x, y)
-	y = b.LayerNorm(x, "norm2")
-	y = b.Act(graph.GELU, b.Linear(y, "mlp.fc1", v.mlp, true), false)
-	y = b.Linear(y, "mlp.fc2", v.width, true)
-	if v.scale {
-		y = b.Scaled(y, "ls2", v.width)
-	}
-	return b.Add(x, y)
-}
-
-// selfAttention is attention over (n, length, width) with one projection for
-// queries, keys and values.
-func (b *net) selfAttention(x graph.Value, heads int64, fused bool) graph.Value {
-	s := b.Shape(x)
-	n, l, c := s[0], s[1], s[2]
-	d := c / heads
-	qkv := b.Linear(x, "attn.qkv", 3*c, true)
-	q, k, v := b.Part(qkv, n, heads, l, d), b.Part(qkv, n, heads, l, d), b.Part(qkv, n, heads, l, d)
-	var y graph.Value
-	if fused {
-		y = b.Attention(q, k, v)
-		y = b.View(y, n, l, c)
-	} else {
-		p := b.MatMul(b.Act(graph.Scale, q, false), k, true)
-		p = b.Act(graph.Softmax, p, false)
-		y = b.Copy(b.MatMul(p, v, false), n, l, c)
-	}
-	return b.Linear(y, "attn.proj", c, true)
-}
-
 // swin is the shifted-window transformer of torchvision.
 func swin(b *net, x graph.Value, width int64, depths []int, heads []int64, window int64, drop float64, classes int64) graph.Value {
 	x = b.Conv(x, "features.0.0", width, 4, graph.ConvOpt{Stride: 4, Bias: true})
