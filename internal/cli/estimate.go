@@ -108,9 +108,9 @@ func assumed(w *workload.Workload) []warning {
 }
 
 // estimateOf plays a workload. From the second micro-batch of a step on all are
-// alike, so two are played.
+// alike, so two are played; a pipeline has more of them on their way.
 func estimateOf(engine *memory.Engine, w *workload.Workload) (*memory.Estimate, error) {
-	if w.Accumulation > 2 {
+	if w.Accumulation > 2 && w.Parallel.Pipeline <= 1 {
 		w = w.Clone()
 		w.Accumulation = 2
 	}

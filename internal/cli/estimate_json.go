@@ -17,6 +17,7 @@ type (
 		Device    rangeJSON          `json:"device_bytes"`
 		Phase     string             `json:"phase"`
 		Phases    []phaseJSON        `json:"phases"`
+		Stages    []stageJSON        `json:"pipeline_stages,omitempty"`
 		Items     []itemJSON         `json:"items"`
 		Outside   []outsideJSON      `json:"outside"`
 		Choices   []memory.Choice    `json:"choices"`
@@ -28,6 +29,12 @@ type (
 	}
 	phaseJSON struct {
 		Phase     string      `json:"phase"`
+		Allocated units.Bytes `json:"peak_allocated_bytes"`
+	}
+	// stageJSON is a pipeline rank; the fullest, of which all figures are, is
+	// the first of the list.
+	stageJSON struct {
+		Rank      int64       `json:"rank"`
 		Allocated units.Bytes `json:"peak_allocated_bytes"`
 	}
 	itemJSON struct {
@@ -60,6 +67,9 @@ func (e *estimateCommand) jsonOf(r *estimated) estimateDataJSON {
 	out.Allocated, out.Reserved = &allocated, &reserved
 	for _, p := range r.engine.Phases {
 		out.Phases = append(out.Phases, phaseJSON{string(p.Phase), p.Allocated})
+	}
+	for _, s := range r.engine.Stages {
+		out.Stages = append(out.Stages, stageJSON{s.Rank, s.Allocated})
 	}
 	for _, s := range r.engine.Items {
 		out.Items = append(out.Items, itemJSON{string(s.Kind), s.Name, units.Bytes(s.Bytes)})

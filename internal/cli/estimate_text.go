@@ -20,6 +20,7 @@ func (e *estimateCommand) print(r *estimated) error {
 	p := e.printer()
 	e.printVerdict(p, r)
 	if r.engine != nil {
+		e.printStages(p, r.engine.Stages)
 		e.printParts(p, r)
 		e.printPhases(p, r)
 		e.printSlope(p, r)
@@ -51,6 +52,18 @@ func (e *estimateCommand) printVerdict(p *text.Printer, r *estimated) {
 	default:
 		p.Para(0, text.Style(text.Strong, e.say("needs", r.device, phase)))
 	}
+}
+
+// printStages says which stage of a pipeline the figures are of.
+func (e *estimateCommand) printStages(p *text.Printer, stages []memory.Stage) {
+	if len(stages) == 0 {
+		return
+	}
+	line := e.say("fullest_stage", stages[0].Rank, stages[0].Allocated)
+	for _, s := range stages[1:] {
+		line += " " + e.say("other_stage", s.Rank, s.Allocated)
+	}
+	p.Para(0, line)
 }
 
 // barWidth is the width of the bars in cells.

@@ -44,6 +44,9 @@ type Estimate struct {
 	Items                       []Share // of the peak; they sum to Allocated.Mid
 	Outside                     []Outside
 	Choices                     []Choice
+	// Stages is what the stages of a pipeline need, the fullest first: the other
+	// figures are its. It is empty where one rank was asked for.
+	Stages []Stage
 	// Verdict is "fits", "tight" or "does_not_fit"; "" if the card is not known.
 	Verdict string
 }
@@ -64,7 +67,8 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 	if err != nil {
 		return nil, err
 	}
-	est := &Estimate{Outside: outsideOf(w, lib)}
+	w, stages := fullest(w, lib)
+	est := &Estimate{Outside: outsideOf(w, lib), Stages: stages}
 	room, least := usable(w, est.Outside)
 	if w.GPU.Capacity > 0 && room <= 0 {
 		return nil, fmt.Errorf("the card's %s are taken before the program allocates", w.GPU.Capacity)

@@ -159,3 +159,33 @@ func TestTensorParallelHalvesActivations(t *testing.T) {
 		}
 	}
 }
+
+// Where no rank is asked for, the figures are those of the fullest stage.
+func TestTheFullestStageIsReported(t *testing.T) {
+	e, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	estimate := func(rank string) *Estimate {
+		w := launch(t, "", workload.Parallel{Pipeline: 4})
+		w.Parallel.Rank, w.Accumulation = rank, 16
+		est, err := e.Estimate(w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return est
+	}
+	most := estimate("")
+	if len(most.Stages) != 3 {
+		t.Fatalf("stages %v: want the first, the second and the last", most.Stages)
+	}
+	for i, s := range most.Stages {
+		one := estimate(strconv.FormatInt(s.Rank, 10))
+		if one.Allocated.Mid != s.Allocated || one.Allocated.Mid > most.Allocated.Mid || i == 0 && one.Allocated.Mid != most.Allocated.Mid {
+			t.Errorf("stage %d: %s, reported as %s of at most %s", s.Rank, one.Allocated.Mid, s.Allocated, most.Allocated.Mid)
+		}
+		if len(one.Stages) != 0 {
+			t.Errorf("stage %d was asked for, others are reported: %v", s.Rank, one.Stages)
+		}
+	}
+}

@@ -22,7 +22,10 @@ func (m *megatron) train(iterations int) {
 	if n, err := strconv.Atoi(m.option("microbatch-group-size-per-virtual-pipeline-stage")); err == nil && n > 0 {
 		group = n
 	}
-	turns := pipeline(int(m.p), int(m.v), int(m.rnk), m.accumulation, group)
+	// Once the pipeline is full, micro-batches are alike: three for each stage
+	// reach that with any schedule.
+	micros := min(m.accumulation, 3*int(m.p))
+	turns := pipeline(int(m.p), int(m.v), int(m.rnk), micros, group)
 	for it := range iterations {
 		m.iteration = it
 		fl := map[[2]int]*flight{}
