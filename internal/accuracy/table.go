@@ -1,6 +1,7 @@
 package accuracy
 
 import (
+	"cmp"
 	"encoding/csv"
 	"errors"
 	"fmt"
@@ -126,6 +127,9 @@ func (p *Predictor) find(w *workload.Workload, r workload.Row) (*model.Model, er
 	if w.Framework == workload.Megatron {
 		return model.FromMegatron(r["model"], megatronVocab(w, r), w.Option)
 	}
+	if w.Framework == workload.MegatronDeepSpeed {
+		return megatronOf(w, r)
+	}
 	if m, err := p.Models.Named(r["model"], model.Options{}); err == nil {
 		return m, nil
 	}
@@ -142,6 +146,27 @@ func (p *Predictor) find(w *workload.Workload, r workload.Row) (*model.Model, er
 		}
 	}
 	return nil, &workload.Unanswerable{Why: "the model is not in the catalogue, and its dimensions do not make its parameters in a known form"}
+}
+
+// megatronOf builds the network of a Megatron run from its dimensions; whether it
+// has a table of positions follows from the parameters it is said to have.
+func megatronOf(w *workload.Workload, r workload.Row) (*model.Model, error) {
+	flags := map[string]string{"num-layers": r["layers"], "hidden-size": r["hidden"], "num-attention-heads": r["heads"], "ffn-hidden-size": r["ffn"],
+		"max-position-embeddings": r["seq_len_or_image"], "tensor-model-parallel-size": strconv.FormatInt(w.Parallel.Tensor, 10)}
+	var first *model.Model
+	for _, positions := range []string{"none", "learned_absolute"} {
+		flags["position-embedding-type"] = positions
+		m, err := model.FromMegatron(r["model"], megatronVocab(w, r), func(name string) (string, bool) { v, ok := flags[name]; return v, ok })
+		if err != nil {
+			return nil, err
+		}
+		if n := r.Number("params"); n == 0 || n == m.Params() {
+			return m, nil
+		}
+		first = cmp.Or(first, m)
+	}
+	w.Assume("model", strconv.FormatInt(first.Params(), 10)+" parameters", "what its dimensions make")
+	return first, nil
 }
 
 // megatronVocab is the size of the tokenizer's vocabulary, which no argument

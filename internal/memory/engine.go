@@ -248,8 +248,12 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 		}
 		p.train(2)
 		return p.ends, nil
-	case workload.Megatron:
-		m, err := prepareMegatron(x, w, lib)
+	case workload.Megatron, workload.MegatronDeepSpeed:
+		prepare := prepareMegatron
+		if w.Framework == workload.MegatronDeepSpeed {
+			prepare = prepareMegatronDeepSpeed
+		}
+		m, err := prepare(x, w, lib)
 		if err != nil {
 			return nil, err
 		}

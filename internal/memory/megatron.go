@@ -14,14 +14,16 @@ import (
 // NVIDIA/TransformerEngine: pytorch/module, pytorch/attention.
 type megatron struct {
 	player
-	w   *workload.Workload
-	te  bool // Transformer Engine's modules, else "local" ones
-	t   int64
-	sp  bool
-	c   int64
-	p   int64 // pipeline stages
-	v   int64 // model chunks on this rank
-	rnk int64 // pipeline rank
+	w *workload.Workload
+	// deepspeed: DeepSpeed's pipeline engine and optimizer train it.
+	deepspeed bool
+	te        bool // Transformer Engine's modules, else "local" ones
+	t         int64
+	sp        bool
+	c         int64
+	p         int64 // pipeline stages
+	v         int64 // model chunks on this rank
+	rnk       int64 // pipeline rank
 
 	dropHidden, dropAttn bool
 	unfused              bool // attention by stored scores
@@ -66,7 +68,11 @@ func (m *megatron) option(name string) string { return m.w.Options[name] }
 
 // prepareMegatron reads the launch arguments that matter and loads the rank.
 func prepareMegatron(x *machine, w *workload.Workload, lib library) (*megatron, error) {
-	m := &megatron{w: w, mpu: map[string]int32{}, modules: map[string]bool{}, copies: map[*matrix][]*matrix{}}
+	return newMegatron(x, w, lib, false)
+}
+
+func newMegatron(x *machine, w *workload.Workload, lib library, deepspeed bool) (*megatron, error) {
+	m := &megatron{w: w, deepspeed: deepspeed, mpu: map[string]int32{}, modules: map[string]bool{}, copies: map[*matrix][]*matrix{}}
 	m.player = player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq / w.Parallel.Context, accumulation: int(w.Accumulation)}
 	m.t, m.c, m.p = w.Parallel.Tensor, w.Parallel.Context, w.Parallel.Pipeline
 	m.sp = w.Parallel.Sequence && m.t > 1

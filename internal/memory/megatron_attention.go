@@ -84,7 +84,7 @@ func (m *megatron) storedScores(q, k, v tensor, h heads) tensor {
 	x := m.x
 	n, d := h.scores(), q.dt
 	buffer := none()
-	if m.te {
+	if m.te || m.deepspeed {
 		buffer = x.tensor(n, d)
 	} else {
 		m.memoryBuffer("mpu", d.size(n))

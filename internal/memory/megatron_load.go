@@ -119,10 +119,11 @@ func (ld *megatronLoader) param(to *tensor, name string, n, rows, cols int64) {
 	undo := x.as(Weights, "weights")
 	t := x.newParam(name, n, rows, cols, ld.m.residual, true)
 	undo()
-	p := &x.params[t.leaf-1]
-	// DDP's hook adds the gradient to main_grad and drops it; with gradient
-	// accumulation fusion there is none.
-	p.sink = func(x *machine, _ *parameter, g gradient) { x.release(g.st) }
+	if !ld.m.deepspeed {
+		// DDP's hook adds the gradient to main_grad and drops it; with gradient
+		// accumulation fusion there is none.
+		x.params[t.leaf-1].sink = func(x *machine, _ *parameter, g gradient) { x.release(g.st) }
+	}
 	ld.ids = append(ld.ids, t.leaf-1)
 	ld.ws = append(ld.ws, to)
 	ld.routed = append(ld.routed, ld.expert)
@@ -256,6 +257,10 @@ func (m *megatron) buffers() []shardedBuffer {
 func (ld *megatronLoader) finish() {
 	m := ld.m
 	x := m.x
+	if m.deepspeed {
+		ld.flatten()
+		return
+	}
 	for k, b := range m.buffers() {
 		if m.distOpt {
 			undo := x.as(Weights, "weights")

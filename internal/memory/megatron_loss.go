@@ -117,6 +117,12 @@ func (m *megatron) vocabulary(normed tensor) tensor {
 		logits = sum
 	}
 	logits.fn = fn
+	if m.deepspeed {
+		// The loss is given float32 logits, and copies them again.
+		up := x.cast(logits, f32)
+		x.drop(logits)
+		logits = up
+	}
 	loss := m.vocabLoss(logits, vocab)
 	x.drop(logits)
 	return loss

@@ -47,7 +47,10 @@ func (m *megatron) train(iterations int) {
 		m.inputGrad = noStorage
 		x.params = x.params[:params]
 		x.begin(Step, "optimizer step", it)
-		if it == 0 {
+		switch {
+		case m.deepspeed:
+			m.zeroStep(params)
+		case it == 0:
 			m.makeState(params)
 		}
 		m.ends = append(m.ends, x.cur)
@@ -97,9 +100,14 @@ func (m *megatron) forward(s slot, label string) *flight {
 		x.begin(Loss, label, m.iteration)
 		h = m.head(h, batch)
 	} else {
-		// deallocate_output_tensor: only the graph node of a sent output stays.
+		// What is sent is not kept, only its node: deallocate_output_tensor.
+		// DeepSpeed keeps it, divided over the tensor parallel ranks.
+		kept := int32(noStorage)
+		if m.deepspeed {
+			kept = x.alloc(m.residual.size(h.n / m.t))
+		}
 		x.release(h.st)
-		h.st = noStorage
+		h.st = kept
 	}
 	f.out = h
 	x.drop(batch...)

@@ -16,6 +16,8 @@ const (
 	scatterReserved       = 0.060 // what the allocator takes depends on the order of frees
 	scatterImageAllocated = 0.065 // published in tenths of a "GB"; convolution workspaces
 	scatterImageReserved  = 0.200 // cuDNN's search for an algorithm
+
+	scatterDeepSpeed = 0.30 // Megatron-DeepSpeed, published as whole "GB" of nvidia-smi
 )
 
 // scattered widens the figures that are played to what measurements scatter by.
@@ -23,6 +25,9 @@ func (est *Estimate) scattered(w *workload.Workload) {
 	allocated, reserved := scatterAllocated, scatterReserved
 	if w.Model.Image != nil {
 		allocated, reserved = scatterImageAllocated, scatterImageReserved
+	}
+	if w.Framework == workload.MegatronDeepSpeed {
+		reserved = scatterDeepSpeed
 	}
 	est.Allocated = widen(est.Allocated, allocated)
 	est.Reserved = widen(est.Reserved, reserved)

@@ -68,7 +68,7 @@ var frameworkWords = []struct {
 	word string
 	f    Framework
 }{
-	{"megatron-deepspeed", DeepSpeed}, {"megatron", Megatron}, {"torchtitan", Torchtitan}, {"torchtune", Torchtune},
+	{"megatron-deepspeed", MegatronDeepSpeed}, {"megatron", Megatron}, {"torchtitan", Torchtitan}, {"torchtune", Torchtune},
 	{"fsdp_qlora", FSDPQLoRA}, {"composer", Composer}, {"llm-foundry", Composer},
 	{"mmseg", OpenMMLab}, {"mmdet", OpenMMLab}, {"mmyolo", OpenMMLab}, {"mmcv", OpenMMLab}, {"mmengine", OpenMMLab},
 	{"hf trainer", HFTrainer}, {"trl", HFTrainer}, {"litgpt", LitGPT}, {"deepspeed", DeepSpeed},

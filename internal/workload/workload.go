@@ -163,10 +163,12 @@ const (
 	Torchtitan Framework = "torchtitan"
 	Megatron   Framework = "megatron"
 	DeepSpeed  Framework = "deepspeed"
-	OpenMMLab  Framework = "openmmlab"
-	LitGPT     Framework = "litgpt"
-	Composer   Framework = "composer"
-	FSDPQLoRA  Framework = "fsdp_qlora"
+	// MegatronDeepSpeed is Megatron's layers under DeepSpeed's pipeline engine.
+	MegatronDeepSpeed Framework = "megatron-deepspeed"
+	OpenMMLab         Framework = "openmmlab"
+	LitGPT            Framework = "litgpt"
+	Composer          Framework = "composer"
+	FSDPQLoRA         Framework = "fsdp_qlora"
 )
 
 // Kernels are hand-written replacements for a framework's own operations.
