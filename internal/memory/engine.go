@@ -109,6 +109,9 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 	est.scattered(w)
 	est.phases(mid.x)
 	est.outside()
+	if est.Verdict == Fits && est.Device.High > w.GPU.Capacity {
+		est.Verdict = Tight // what is likely fits, what is possible does not
+	}
 	return est, nil
 }
 

@@ -36,6 +36,24 @@ func launch(t testing.TB, arguments string, p workload.Parallel) *workload.Workl
 		GPU: workload.GPU{Compute: 90}}
 }
 
+func playedRun(t testing.TB, w *workload.Workload) *played {
+	t.Helper()
+	e, err := New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lib, err := e.libraryOf(w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := play(w, lib, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+// playedMegatron plays a run, and loads its rank once more to look at it.
 func playedMegatron(t testing.TB, w *workload.Workload) (*megatron, *played) {
 	t.Helper()
 	e, err := New()
@@ -46,16 +64,12 @@ func playedMegatron(t testing.TB, w *workload.Workload) (*megatron, *played) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev := &cachingAllocator{}
-	run, err := play(w, lib, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	run := playedRun(t, w)
 	conf, err := allocatorOf(w, lib)
 	if err != nil {
 		t.Fatal(err)
 	}
-	dev.a = alloc.New(conf)
+	dev := &cachingAllocator{a: alloc.New(conf)}
 	x := &machine{dev: dev, training: true}
 	x.begin(Load, "load", 0)
 	x.newTape()
@@ -157,6 +171,28 @@ func TestTensorParallelHalvesActivations(t *testing.T) {
 		if ratio := float64(a) / float64(b); ratio < 1.85 || ratio > 2.15 {
 			t.Errorf("%q: activations of %d bytes at TP2 and %d at TP4, a ratio of %.3f", arguments, a, b, ratio)
 		}
+	}
+}
+
+// DeepSpeed's replicas divide the float32 parameters and the moments, and nothing
+// of the 16-bit ones.
+func TestDeepSpeedDividesTheOptimizer(t *testing.T) {
+	kinds := func(data int64) map[Kind]int64 {
+		w := launch(t, "", workload.Parallel{Data: data, Tensor: 2, Pipeline: 2})
+		w.Framework, w.Sharding, w.Attention, w.Parallel.Rank = workload.MegatronDeepSpeed, workload.ZeRO1, workload.Eager, "first"
+		run := playedRun(t, w)
+		sums := map[Kind]int64{}
+		for _, s := range run.x.breakdown(run.peak.at) {
+			sums[s.Kind] += s.Bytes
+		}
+		return sums
+	}
+	one, four := kinds(1), kinds(4)
+	if one[Weights] != four[Weights] || one[Gradients] != four[Gradients] {
+		t.Errorf("weights %d and %d, gradients %d and %d: replicas do not divide them", one[Weights], four[Weights], one[Gradients], four[Gradients])
+	}
+	if ratio := float64(one[OptimizerState]) / float64(four[OptimizerState]); ratio < 3.99 || ratio > 4.01 {
+		t.Errorf("states of %d bytes on one replica and %d on four", one[OptimizerState], four[OptimizerState])
 	}
 }
 

@@ -16,7 +16,7 @@ const (
 	scatterReserved       = 0.060 // what the allocator takes depends on the order of frees
 	scatterImageAllocated = 0.065 // published in tenths of a "GB"; convolution workspaces
 	scatterImageReserved  = 0.200 // cuDNN's search for an algorithm
-
+	scatterExperts        = 0.060 // how tokens choose their experts is not known beforehand
 	scatterDeepSpeed = 0.30 // Megatron-DeepSpeed, published as whole "GB" of nvidia-smi
 )
 
@@ -26,12 +26,26 @@ func (est *Estimate) scattered(w *workload.Workload) {
 	if w.Model.Image != nil {
 		allocated, reserved = scatterImageAllocated, scatterImageReserved
 	}
+	if hasExperts(w) {
+		allocated, reserved = scatterExperts, max(reserved, scatterExperts)
+	}
 	if w.Framework == workload.MegatronDeepSpeed {
 		reserved = scatterDeepSpeed
 	}
 	est.Allocated = widen(est.Allocated, allocated)
 	est.Reserved = widen(est.Reserved, reserved)
 	est.Reserved.High = max(est.Reserved.High, est.Allocated.High)
+}
+
+func hasExperts(w *workload.Workload) bool {
+	for _, s := range w.Model.Stacks {
+		for _, l := range s.Layers {
+			if l.MoE != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // widen moves each bound by a share of the middle.
