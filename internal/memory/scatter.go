@@ -17,7 +17,7 @@ const (
 	scatterImageAllocated = 0.065 // published in tenths of a "GB"; convolution workspaces
 	scatterImageReserved  = 0.200 // cuDNN's search for an algorithm
 	scatterExperts        = 0.060 // how tokens choose their experts is not known beforehand
-	scatterDeepSpeed = 0.30 // Megatron-DeepSpeed, published as whole "GB" of nvidia-smi
+	scatterDeepSpeed      = 0.30  // Megatron-DeepSpeed, published as whole "GB" of nvidia-smi
 )
 
 // scattered widens the figures that are played to what measurements scatter by.
