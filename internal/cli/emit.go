@@ -176,7 +176,7 @@ func writeWhole(name string, data []byte, executable bool) error {
 
 // emitCommand is `unoom emit`: files for a setting that is already chosen.
 func (a *app) emitCommand() *cobra.Command {
-	var w workloadFlags
+	w := workloadFlags{cards: a.cards}
 	var e emitFlags
 	var names []string
 	for _, t := range emit.Targets() {
@@ -202,7 +202,10 @@ func (a *app) emitCommand() *cobra.Command {
 			if err := e.check(); err != nil {
 				return err
 			}
-			m, err := a.findModel(w.model)
+			if err := w.state(nil, -1); err != nil {
+				return err
+			}
+			m, err := a.modelOf(&w)
 			if err != nil {
 				return err
 			}

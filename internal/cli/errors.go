@@ -4,6 +4,7 @@ import (
 	"errors"
 
 	"unoom/internal/units"
+	"unoom/internal/workload"
 )
 
 // answerNo ends a command whose answer, already printed, is "no".
@@ -29,6 +30,9 @@ func hintsOf(err error) []string {
 	}
 	if size, ok := errors.AsType[*units.SizeError](err); ok {
 		return []string{size.Hint}
+	}
+	if setting, ok := errors.AsType[*workload.SettingError](err); ok {
+		return setting.Hints
 	}
 	return nil
 }

@@ -3,11 +3,13 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"unoom/internal/gpu"
+	"unoom/internal/i18n"
 	"unoom/internal/memory"
 	"unoom/internal/plan"
 	"unoom/internal/remedy"
@@ -24,19 +26,24 @@ type estimateCommand struct {
 
 func (a *app) estimateCommand() *cobra.Command {
 	e := &estimateCommand{app: a}
+	e.workload.cards = a.cards
 	c := &cobra.Command{
-		Use:   "estimate --model MODEL [--gpu GPUS]",
+		Use:   "estimate [--model MODEL] [--gpu GPUS] [FILE]... [-- COMMAND...]",
 		Short: "Say how much memory a run needs, in which phase, and what holds it",
 		Long: "estimate plays two training steps of the run, operation by operation, through\n" +
 			"autograd's rules and the simulated CUDA caching allocator, and reports the peak\n" +
 			"of every phase with its parts. Allocated is what tensors hold, reserved what\n" +
 			"PyTorch takes from the card, device what nvidia-smi would show.\n\n" +
+			"The run is said by flags, by your own configuration files, or by the command that\n" +
+			"starts it, after --. Flags count most, then the command, then the files.\n" +
+			"docs/configuration.md lists the forms that are read.\n\n" +
 			"Exit status 0: it fits, or no card was named. 1: it does not fit.",
 		Example: "  unoom estimate --model llama-3.1-8b --method lora --gpu rtx-4090 --micro-batch 2 --seq 2048\n" +
 			"  unoom estimate --model ./my-model --gpu 8xh100-80gb --sharding fsdp --seq 8192\n" +
-			"  unoom estimate --model gpt2 --capacity 8GiB --micro-batch 16 --seq 1024 --explain",
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return e.run() },
+			"  unoom estimate --model gpt2 --capacity 8GiB --micro-batch 16 --seq 1024 --explain\n" +
+			"  unoom estimate axolotl.yaml --gpu rtx-4090\n" +
+			"  unoom estimate --gpu 8xa100-80gb -- torchrun --nproc-per-node 8 train.py --deepspeed ds.json ...",
+		RunE: func(c *cobra.Command, args []string) error { return e.run(args, c.ArgsLenAtDash()) },
 	}
 	e.workload.add(c)
 	c.Flags().BoolVar(&e.explain, "explain", false, "print every term with its source")
@@ -59,20 +66,18 @@ type estimated struct {
 	largest             int64       // micro-batch that fits; -1: not known
 }
 
-func (e *estimateCommand) run() error {
+func (e *estimateCommand) run(args []string, dash int) error {
 	w := &e.workload
-	if err := w.check(); err != nil {
+	if err := w.state(args, dash); err != nil {
 		return err
 	}
-	m, err := e.findModel(w.model)
+	m, err := e.modelOf(w)
 	if err != nil {
 		return err
 	}
-	cards := gpu.Request{Count: 1}
-	if w.gpu != "" || w.capacity != "" {
-		if cards, err = w.findGPU(); err != nil {
-			return err
-		}
+	cards, err := e.cardsOf(w)
+	if err != nil {
+		return err
 	}
 	wl, err := w.build(m, cards)
 	if err != nil {
@@ -88,7 +93,7 @@ func (e *estimateCommand) run() error {
 	}
 	r.slopes(engine)
 	if e.json {
-		err = e.printJSON("unoom/estimate/v1", assumed(wl), e.jsonOf(r))
+		err = e.printJSON("unoom/estimate/v1", append(warningTexts(i18n.Load(i18n.English), w.said), assumed(wl)...), e.jsonOf(r))
 	} else {
 		err = e.print(r)
 	}
@@ -204,24 +209,32 @@ func (r *estimated) slopes(engine *memory.Engine) {
 	r.largest = lo
 }
 
-// planCommandLine is the command that looks for a setting that does fit.
-func (r *estimated) planCommandLine(w *workloadFlags) string {
-	line := "unoom plan --model " + quoted(w.model)
-	if w.gpu != "" {
-		line += " --gpu " + quoted(w.gpu)
+// planCommandLine is the command that looks for a setting that does fit: the same
+// sources, and the batch to keep.
+func (r *estimated) planCommandLine(args []string, w *workloadFlags) string {
+	line, tail := "unoom plan", ""
+	if at := slices.Index(args, "estimate"); at >= 0 {
+		args = slices.Delete(slices.Clone(args), at, at+1)
 	}
-	if w.capacity != "" {
-		line += " --capacity " + w.capacity
+	for i, a := range args {
+		switch {
+		case a == "--":
+			for _, word := range args[i:] {
+				tail += " " + quoted(word)
+			}
+		case tail == "" && a != "--explain" && a != "--json":
+			line += " " + quoted(a)
+		}
 	}
-	if w.method != "full" {
-		line += " --method " + w.method
+	if w.said.Value(workload.FieldGlobalBatch) == "" {
+		line += fmt.Sprintf(" --global-batch %d", r.workload.GlobalBatch())
 	}
-	return line + fmt.Sprintf(" --global-batch %d --seq %d", r.workload.GlobalBatch(), r.workload.Seq)
+	return line + tail
 }
 
 // quoted makes one argument of a shell of text.
 func quoted(text string) string {
-	if strings.ContainsAny(text, " '\"$&|;()<>*?") {
+	if text == "" || strings.ContainsAny(text, " '\"$&|;()<>*?") {
 		return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 	}
 	return text

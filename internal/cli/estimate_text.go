@@ -30,8 +30,9 @@ func (e *estimateCommand) print(r *estimated) error {
 	}
 	if r.verdict == "does_not_fit" || r.verdict == "tight" {
 		p.Heading(e.say("next"))
-		p.Hanging("  ", text.Style(text.Code, r.planCommandLine(&e.workload)))
+		p.Hanging("  ", text.Style(text.Code, r.planCommandLine(e.args, &e.workload)))
 	}
+	e.printWarnings(p, e.workload.said)
 	e.printBasis(p, r)
 	return p.Err()
 }

@@ -11,6 +11,7 @@ import (
 
 	"unoom/internal/cloud"
 	"unoom/internal/gpu"
+	"unoom/internal/i18n"
 	"unoom/internal/memory"
 	"unoom/internal/plan"
 	"unoom/internal/units"
@@ -39,7 +40,7 @@ func (a *app) planCommand() *cobra.Command {
 	p := &planCommand{app: a}
 	p.workload.cards = a.cards
 	c := &cobra.Command{
-		Use:     "plan --model MODEL --gpu GPUS",
+		Use:     "plan [--model MODEL] --gpu GPUS [FILE]... [-- COMMAND...]",
 		Aliases: []string{"recommend"},
 		Short:   "Find the fastest setting that fits, or the GPUs that would",
 		Long: "plan searches micro-batch and accumulation, checkpointing, sharding and parallelism,\n" +
@@ -50,9 +51,9 @@ func (a *app) planCommand() *cobra.Command {
 			"the fastest.",
 		Example: "  unoom plan --model llama-3.1-8b --gpu 8xh100-80gb --global-batch 64 --seq 4096\n" +
 			"  unoom plan --model llama-3.1-8b --gpu rtx-4090 --global-batch 16 --allow peft --why\n" +
-			"  unoom plan --model qwen2.5-7b --gpu any --global-batch 32 --max-price 10",
-		Args: cobra.NoArgs,
-		RunE: func(*cobra.Command, []string) error { return p.run() },
+			"  unoom plan --model qwen2.5-7b --gpu any --global-batch 32 --max-price 10\n" +
+			"  unoom plan axolotl.yaml --gpu 2xrtx-4090",
+		RunE: func(c *cobra.Command, args []string) error { return p.run(args, c.ArgsLenAtDash()) },
 	}
 	p.workload.add(c)
 	f := c.Flags()
@@ -76,7 +77,10 @@ func (a *app) planCommand() *cobra.Command {
 	return c
 }
 
-func (p *planCommand) run() error {
+func (p *planCommand) run(args []string, dash int) error {
+	if err := p.workload.state(args, dash); err != nil {
+		return err
+	}
 	req, err := p.request()
 	if err != nil {
 		return err
@@ -114,9 +118,6 @@ func (p *planCommand) request() (*plan.Request, error) {
 	if len(p.clouds) > 0 && w.gpu == "" && w.capacity == "" {
 		w.gpu = "any"
 	}
-	if err := w.check(); err != nil {
-		return nil, err
-	}
 	any := w.gpu == "any"
 	switch {
 	case any && w.capacity != "":
@@ -128,18 +129,21 @@ func (p *planCommand) request() (*plan.Request, error) {
 	case p.maxPrice < 0 || p.maxGPUs < 0 || p.maxGPUs > 4096:
 		return nil, withHint(errors.New("--max-price and --max-gpus are positive, and at most 4096 GPUs are looked at"), "leave them out for no limit")
 	}
-	m, err := p.findModel(w.model)
+	m, err := p.modelOf(w)
 	if err != nil {
 		return nil, err
 	}
 	cards := gpu.Request{Count: 1}
 	if !any {
-		if cards, err = w.findGPU(); err != nil {
+		if cards, err = p.cardsOf(w); err != nil {
 			return nil, err
+		}
+		if cards.Card.Name == "" {
+			return nil, withHint(errors.New("--gpu is missing"), "name the GPUs, such as --gpu rtx-4090 or --gpu 8xh100-80gb, or their memory with --capacity")
 		}
 	}
 	if w.framework == "" && len(p.targets) == 1 && slices.Contains(plan.Targets(), plan.Target(p.targets[0])) {
-		w.framework = p.targets[0]
+		w.said.Settings[workload.FieldFramework] = workload.Stated{Value: p.targets[0], Name: "--target"}
 	}
 	wl, err := w.build(m, cards)
 	if err != nil {
@@ -353,9 +357,5 @@ func (p *planCommand) market(req *plan.Request) error {
 
 // warnings lists what was assumed.
 func (p *planCommand) warnings(w *workload.Workload) []warning {
-	var out []warning
-	for _, a := range w.Assumptions {
-		out = append(out, warning{Code: "assumed", Msg: a.Field + " = " + a.Value + ": " + a.Why})
-	}
-	return out
+	return append(warningTexts(i18n.Load(i18n.English), p.workload.said), assumed(w)...)
 }

@@ -9,6 +9,7 @@ import (
 	"unoom/internal/remedy"
 	"unoom/internal/report/text"
 	"unoom/internal/speed"
+	"unoom/internal/workload"
 )
 
 // printPlan writes the answer: the setting, the proof, how it is reached, what
@@ -165,7 +166,8 @@ func (c *planCommand) printSteps(p *text.Printer, r *plan.Result, b *plan.Plan) 
 		p.Para(2, c.say("broken_"+now.Broken))
 	case !now.Fits:
 		title := "present"
-		if !c.workload.stated("micro-batch", "accum", "checkpointing", "sharding", "optimizer", "offload", "loss", "tp", "pp", "cp") {
+		if !c.workload.said.Says(workload.FieldMicroBatch, workload.FieldAccumulation, workload.FieldCheckpointing, workload.FieldSharding, workload.FieldOptimizer,
+			workload.FieldOffload, workload.FieldLoss, workload.FieldTensor, workload.FieldPipeline, workload.FieldContext) {
 			title = "plain" // nobody has such a setting yet
 		}
 		p.Heading(c.say(title))

@@ -1,8 +1,11 @@
 package cli
 
 import (
+	"cmp"
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -14,24 +17,33 @@ import (
 	"github.com/spf13/pflag"
 
 	"unoom/internal/gpu"
+	"unoom/internal/gpu/smi"
+	"unoom/internal/i18n"
 	"unoom/internal/model"
+	"unoom/internal/report/text"
 	"unoom/internal/units"
 	"unoom/internal/workload"
 )
 
 // workloadFlags are the flags that say what is trained, how and on what. They
-// are the same on every command that takes a workload.
+// are the same on every command that takes a workload. Beside them stand the
+// user's own files (--config, or as an argument) and the command that starts the
+// run (after --); flags count most, then the command, then files.
 type workloadFlags struct {
 	flags *pflag.FlagSet
 	// cards is the catalogue that --gpu is looked up in, nil: the published one.
 	cards func() (gpu.Catalogue, error)
 
-	model, gpu, capacity                               string
-	method, dtype, optimizer, framework                string
-	checkpointing, sharding, offload, attention, loss  string
-	image                                              string
-	batch, micro, accum, seq, rank, tp, pp, vp, cp, ep int64
-	compile, padded                                    bool
+	// model, gpu, capacity, framework and batch are what all sources together say
+	// once read has been called.
+	model, gpu, capacity, framework string
+	batch                           int64
+
+	configs []string
+	// said is what all sources say together.
+	said *workload.Statement
+	// live says that the cards are those of this machine.
+	live bool
 }
 
 // aliases are the field's own names of our flags.
@@ -83,93 +95,224 @@ func (w *workloadFlags) add(c *cobra.Command) {
 		}
 		return pflag.NormalizedName(name)
 	})
-	f.StringVar(&w.model, "model", "", "model: a name of `unoom models`, or a folder or config.json")
-	f.StringVar(&w.gpu, "gpu", "", "GPUs, such as rtx-4090 or 8xh100-80gb")
+	f.StringArrayVar(&w.configs, "config", nil, "read the setting from a `FILE` of your stack (may be repeated): transformers, accelerate,\nDeepSpeed, Axolotl, LLaMA-Factory, torchtune, litgpt, torchtitan, peft, a script, unoom.yaml")
+	f.String("model", "", "model: a name of `unoom models`, or a folder or config.json")
+	f.StringVar(&w.gpu, "gpu", "", "GPUs, such as rtx-4090 or 8xh100-80gb (default: those of this machine)")
 	f.StringVar(&w.capacity, "capacity", "", "memory of one GPU, such as 24GiB, in place of the catalogue's")
-	f.StringVar(&w.method, "method", "full", "what is trained: full, lora or qlora")
-	f.Int64Var(&w.rank, "rank", 16, "rank of the LoRA matrices")
-	f.StringVar(&w.dtype, "dtype", "", "precision: fp32, amp-bf16, amp-fp16, bf16, fp16 or fp8 (default amp-bf16; bf16 with adapters)")
-	f.StringVar(&w.optimizer, "optimizer", "adamw_torch_fused", "optimizer, as the field writes it: adamw_torch, adamw_8bit, adafactor, sgd …")
-	f.Int64Var(&w.batch, "global-batch", 0, "samples of one optimizer step over all GPUs")
-	f.Int64Var(&w.micro, "micro-batch", 0, "samples of one forward pass on one GPU")
-	f.Int64Var(&w.accum, "accum", 0, "forward passes of one optimizer step")
-	f.Int64Var(&w.seq, "seq", 2048, "tokens of a sample")
-	f.StringVar(&w.image, "image", "", "pixels of an image network's input, such as 224 or 512x1024 (default: the published size)")
-	f.StringVar(&w.checkpointing, "checkpointing", "none", "activation checkpointing: none, selective or full")
-	f.StringVar(&w.sharding, "sharding", "", "none, ddp, zero1, zero2, zero3, fsdp or fsdp2 (default none on one GPU, else ddp)")
-	f.Int64Var(&w.tp, "tp", 1, "tensor parallel degree")
-	f.Int64Var(&w.pp, "pp", 1, "pipeline parallel degree")
-	f.Int64Var(&w.vp, "vp", 1, "virtual stages of a pipeline rank")
-	f.Int64Var(&w.cp, "cp", 1, "context parallel degree")
-	f.Int64Var(&w.ep, "ep", 1, "expert parallel degree")
-	f.StringVar(&w.offload, "offload", "none", "what lives in host memory: none, optimizer, params or activations")
-	f.StringVar(&w.attention, "attention", "sdpa", "eager, sdpa or flash")
-	f.StringVar(&w.loss, "loss", "", "loss over the vocabulary: plain, chunked, liger or cce (default: the framework's)")
-	f.StringVar(&w.framework, "framework", "", "pytorch, hf, deepspeed, torchtitan or megatron (default hf)")
-	f.BoolVar(&w.compile, "compile", false, "torch.compile is used")
-	f.BoolVar(&w.padded, "padded", false, "batches have padding")
-	for name, choices := range choicesOf() {
-		_ = c.RegisterFlagCompletionFunc(name, cobra.FixedCompletions(choices, cobra.ShellCompDirectiveNoFileComp))
-	}
-}
-
-// choicesOf are the values of the flags that have a few.
-func choicesOf() map[string][]string {
-	return map[string][]string{
-		"method":        {"full", "lora", "qlora"},
-		"dtype":         {"fp32", "amp-bf16", "amp-fp16", "bf16", "fp16", "fp8"},
-		"checkpointing": {"none", "selective", "full"},
-		"sharding":      {"none", "ddp", "zero1", "zero2", "zero3", "fsdp", "fsdp2"},
-		"offload":       {"none", "optimizer", "params", "activations"},
-		"attention":     {"eager", "sdpa", "flash"},
-		"loss":          {"plain", "chunked", "liger", "cce"},
-		"framework":     {"pytorch", "hf", "deepspeed", "torchtitan", "megatron"},
-	}
-}
-
-// stated reports whether one of the flags was given.
-func (w *workloadFlags) stated(names ...string) bool {
-	return slices.ContainsFunc(names, w.flags.Changed)
-}
-
-// check finds a flag with a value it cannot have.
-func (w *workloadFlags) check() error {
-	for name, choices := range choicesOf() {
-		v := w.flags.Lookup(name).Value.String()
-		if v != "" && !slices.Contains(choices, v) {
-			return withHint(fmt.Errorf("--%s %q: not a choice", name, v), "the choices are "+strings.Join(choices, ", "))
+	f.String("method", "full", "what is trained: full, lora, qlora, dora")
+	f.Int64("rank", 16, "rank of the LoRA matrices")
+	f.String("targets", "all-linear", "modules that get LoRA matrices, such as q_proj,v_proj")
+	f.String("dtype", "", "precision: fp32, amp-bf16, amp-fp16, bf16, fp16 or fp8 (default amp-bf16; bf16 with adapters)")
+	f.String("optimizer", "adamw_torch_fused", "optimizer, as the field writes it: adamw_torch, adamw_8bit, adafactor, sgd …")
+	f.Int64("global-batch", 0, "samples of one optimizer step over all GPUs")
+	f.Int64("micro-batch", 0, "samples of one forward pass on one GPU")
+	f.Int64("accum", 0, "forward passes of one optimizer step")
+	f.Int64("seq", 2048, "tokens of a sample")
+	f.String("image", "", "pixels of an image network's input, such as 224 or 512x1024 (default: the published size)")
+	f.String("checkpointing", "none", "activation checkpointing: none, selective or full")
+	f.String("sharding", "", "none, ddp, zero1, zero2, zero3, fsdp or fsdp2 (default none on one GPU, else ddp)")
+	f.Int64("tp", 1, "tensor parallel degree")
+	f.Int64("pp", 1, "pipeline parallel degree")
+	f.Int64("vp", 1, "virtual stages of a pipeline rank")
+	f.Int64("cp", 1, "context parallel degree")
+	f.Int64("ep", 1, "expert parallel degree")
+	f.String("offload", "none", "what lives in host memory: none, optimizer, params or activations")
+	f.String("attention", "sdpa", "eager, sdpa or flash")
+	f.String("loss", "", "loss over the vocabulary: plain, chunked, liger or cce (default: the framework's)")
+	f.String("framework", "", "pytorch, hf, deepspeed, torchtitan, torchtune or megatron (default hf)")
+	f.String("torch", "", "version of torch (default: the newest that is known)")
+	f.Bool("compile", false, "torch.compile is used")
+	f.Bool("padded", false, "batches have padding")
+	choices := workload.Choices()
+	f.VisitAll(func(flag *pflag.Flag) {
+		if list, few := choices[fieldOf(flag.Name)]; few && flag.Value.Type() != "bool" {
+			_ = c.RegisterFlagCompletionFunc(flag.Name, cobra.FixedCompletions(list, cobra.ShellCompDirectiveNoFileComp))
 		}
+	})
+}
+
+// fieldOf is the field that a flag states.
+func fieldOf(flag string) workload.Field {
+	return workload.Field(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// state puts together what the flags, the files and the command say. args are the
+// command's arguments, of which those from dash on are the command of the run,
+// dash < 0: there is none; the others are files.
+func (w *workloadFlags) state(args []string, dash int) error {
+	if dash < 0 {
+		dash = len(args)
 	}
-	for _, n := range []struct {
-		name string
-		v    int64
-		set  bool
-	}{
-		{"global-batch", w.batch, w.stated("global-batch")}, {"micro-batch", w.micro, w.stated("micro-batch")}, {"accum", w.accum, w.stated("accum")},
-		{"seq", w.seq, true}, {"rank", w.rank, true}, {"tp", w.tp, true}, {"pp", w.pp, true}, {"vp", w.vp, true}, {"cp", w.cp, true}, {"ep", w.ep, true},
-	} {
-		if n.set && (n.v < 1 || n.v > 1<<24) {
-			return withHint(fmt.Errorf("--%s %d: has to be at least 1", n.name, n.v), "give a whole number from 1 up")
+	var commands, files []*workload.Reading
+	for _, name := range slices.Concat(args[:dash], w.configs) {
+		r, err := workload.ReadFile(filepath.ToSlash(name), openConfig)
+		if err != nil {
+			return configHint(name, err)
 		}
+		files = append(files, r)
 	}
+	if dash < len(args) {
+		r, err := workload.ReadCommand(args[dash:], openConfig)
+		if err != nil {
+			return configHint("command line", err)
+		}
+		commands = append(commands, r)
+	}
+	flags := workload.Settings{}
+	w.flags.Visit(func(f *pflag.Flag) {
+		if field := fieldOf(f.Name); slices.Contains(workload.Fields(), field) {
+			flags[field] = workload.Stated{Value: workload.Canonical(field, f.Value.String()), Name: "--" + f.Name, Raw: f.Value.String()}
+		}
+	})
+	w.said = workload.Combine(flags, commands, files)
+	if err := w.said.Check(); err != nil {
+		return err
+	}
+	w.model, w.gpu, w.capacity, w.framework = w.said.Value(workload.FieldModel), w.said.Value(workload.FieldGPU), w.said.Value(workload.FieldCapacity), w.said.Value(workload.FieldFramework)
+	w.batch, _ = strconv.ParseInt(w.said.Value(workload.FieldGlobalBatch), 10, 64)
 	return nil
 }
 
-// findModel returns the model of --model: a file or folder if there is one of
-// that name, else the catalogue's.
-func (a *app) findModel(name string) (*model.Model, error) {
-	if name == "" {
-		return nil, withHint(errors.New("--model is missing"), "name a model, such as --model llama-3.1-8b, or point at a folder with its config.json")
-	}
-	s, err := openModel(name)
+// configMost bounds a configuration file.
+const configMost = 4 << 20
+
+// openConfig opens a configuration, or what one refers to.
+func openConfig(name string) ([]byte, error) {
+	f, err := os.Open(filepath.FromSlash(name))
 	if err != nil {
 		return nil, err
 	}
-	if len(s.Stacks) == 0 && s.Type == "safetensors" {
-		return nil, withHint(fmt.Errorf("%s: has tensors but no architecture", name), "point at the folder with the config.json beside it")
+	defer f.Close()
+	if info, err := f.Stat(); err == nil && info.IsDir() {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
 	}
-	return s.Model, nil
+	return io.ReadAll(io.LimitReader(f, configMost+1))
 }
+
+// configHint says what to do about a file that cannot be read as a configuration.
+func configHint(name string, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return withHint(fmt.Errorf("%s: there is no such file", name), "give a configuration of your stack, or the setting as flags: --model …")
+	case len(hintsOf(err)) > 0:
+		return err
+	}
+	if _, ok := errors.AsType[*workload.UnknownKindError](err); ok {
+		return withHint(err, "docs/configuration.md lists the forms that are read; or give the setting as flags")
+	}
+	if _, ok := errors.AsType[*workload.SyntaxError](err); ok {
+		return withHint(err, "correct the file there, or give the setting as flags")
+	}
+	return fmt.Errorf("%s: %w", name, cause(err))
+}
+
+// warningTexts lists what the readers noticed, for a person or, in English, for JSON.
+func warningTexts(m *i18n.Catalogue, s *workload.Statement) []warning {
+	var out []warning
+	for _, w := range s.Warnings {
+		out = append(out, warning{Code: "config." + w.Code, Msg: m.Text("workload.warn_"+w.Code, w.Args...), Where: w.Where})
+	}
+	return out
+}
+
+// modelOf returns the model that the sources name: a file or folder if there is
+// one of that name, else the catalogue's; of Megatron the one that its arguments
+// describe.
+func (a *app) modelOf(w *workloadFlags) (*model.Model, error) {
+	if w.model == "" && w.said.Options["num-layers"] != "" {
+		return a.megatronModel(w.said)
+	}
+	if w.model == "" {
+		if len(w.said.Kinds) > 0 {
+			return nil, withHint(errors.New("no source says which model is trained"), "add --model, such as --model llama-3.1-8b, or the folder with its config.json")
+		}
+		return nil, withHint(errors.New("--model is missing"), "name a model, such as --model llama-3.1-8b, or point at a folder with its config.json,", "or give a configuration file of your stack")
+	}
+	at := w.said.Settings[workload.FieldModel]
+	for _, name := range w.said.ModelNames() {
+		s, err := openModel(name)
+		if unknown, ok := errors.AsType[*model.UnknownModelError](err); ok && name != w.model {
+			_ = unknown
+			continue // a shorter form of the name; the whole one makes the error
+		}
+		if err != nil && at.Place != "" {
+			return nil, hinted{fmt.Errorf("%s: %w", at.Place, err), append(hintsOf(err), "or say it with --model")}
+		}
+		if err != nil {
+			return nil, err
+		}
+		if len(s.Stacks) == 0 && s.Type == "safetensors" {
+			return nil, withHint(fmt.Errorf("%s: has tensors but no architecture", name), "point at the folder with the config.json beside it")
+		}
+		return s.Model, nil
+	}
+	return nil, fmt.Errorf("%s: no such model", w.model)
+}
+
+// megatronModel is the network that Megatron's arguments describe. No argument
+// states the vocabulary, unless it is padded by hand.
+func (a *app) megatronModel(s *workload.Statement) (*model.Model, error) {
+	const gpt2 = 50257
+	vocab := int64(gpt2)
+	if v, err := strconv.ParseInt(s.Options["vocab-size"], 10, 64); err == nil {
+		vocab = v
+	} else if m, err := openModel(s.Options["tokenizer-model"]); err == nil && m.Vocab > 0 {
+		vocab = m.Vocab
+	} else {
+		s.Defaults = append(s.Defaults, workload.Default{Field: "vocab", Value: strconv.Itoa(gpt2), Source: "no argument states the size of the vocabulary; GPT-2's"})
+	}
+	m, err := model.FromMegatron("megatron", vocab, func(name string) (string, bool) { v, ok := s.Options[name]; return v, ok })
+	if err != nil {
+		return nil, modelHint(err)
+	}
+	return m, nil
+}
+
+// cardsOf returns the cards: of --gpu and --capacity, else those of this
+// machine, else none.
+func (a *app) cardsOf(w *workloadFlags) (gpu.Request, error) {
+	if w.gpu != "" || w.capacity != "" {
+		return w.findGPU()
+	}
+	devices, err := smi.List(context.Background(), a.Getenv("CUDA_VISIBLE_DEVICES"))
+	if err != nil || len(devices) == 0 {
+		if err != nil {
+			fmt.Fprintf(a.Err, "unoom: %s: %s\n", a.msgs.Text("warning"), err)
+		}
+		return w.counted(gpu.Request{Count: 1}), nil
+	}
+	cards, err := a.cards()
+	if err != nil {
+		return gpu.Request{}, err
+	}
+	d := devices[0]
+	r, err := cards.Find(d.Name)
+	if err != nil {
+		r = gpu.Request{Card: gpu.Custom(d.Total)}
+		r.Card.Name = d.Name
+	}
+	r.Count = 0
+	for _, other := range devices {
+		if other.Name == d.Name {
+			r.Count++
+		}
+	}
+	if w.said.Value(workload.FieldGPUs) == "" && w.said.Value(workload.FieldTensor) == "" && len(w.said.Kinds) == 0 {
+		r.Count = 1 // nobody said that more than one is used
+	}
+	w.live = true
+	fmt.Fprintln(a.Err, "unoom: "+a.msgs.Text("estimate.live", len(devices), d.Name))
+	if others := slices.MaxFunc(devices, func(x, y smi.Device) int { return cmp.Compare(x.Used, y.Used) }); others.Used > busy {
+		fmt.Fprintln(a.Err, "unoom: "+a.msgs.Text("estimate.live_busy", others.Index, others.Used))
+	}
+	if n, err := strconv.Atoi(w.said.Value(workload.FieldGPUs)); err == nil && n > 0 {
+		r.Count = n
+	}
+	return r, nil
+}
+
+// busy is more than a driver and a desktop hold of a card.
+const busy = 1 * units.GiB
 
 // openModel reads a model from a file or folder if there is one of that name,
 // else from the catalogue or a naming convention.
@@ -225,6 +368,21 @@ func modelHint(err error) error {
 	return err
 }
 
+// printWarnings lists what the readers noticed.
+func (a *app) printWarnings(p *text.Printer, s *workload.Statement) {
+	if len(s.Warnings) == 0 {
+		return
+	}
+	p.Heading(a.msgs.Text("workload.warnings"))
+	for _, w := range warningTexts(a.msgs, s) {
+		line := text.Style(text.Caution, w.Msg)
+		if w.Where != "" {
+			line += "  " + text.Style(text.Faint, w.Where)
+		}
+		p.Hanging("  ", line)
+	}
+}
+
 // findGPU returns the cards of --gpu and --capacity.
 func (w *workloadFlags) findGPU() (gpu.Request, error) {
 	var r gpu.Request
@@ -260,185 +418,30 @@ func (w *workloadFlags) findGPU() (gpu.Request, error) {
 	if r.Count == 0 {
 		return r, withHint(errors.New("--gpu is missing"), "name the GPUs, such as --gpu rtx-4090 or --gpu 8xh100-80gb, or their memory with --capacity")
 	}
-	return r, nil
+	return w.counted(r), nil
+}
+
+// counted takes the number of cards from the launcher where --gpu does not say
+// it.
+func (w *workloadFlags) counted(r gpu.Request) gpu.Request {
+	if w.said == nil {
+		return r
+	}
+	n, err := strconv.Atoi(w.said.Value(workload.FieldGPUs))
+	switch {
+	case err != nil || n == r.Count:
+	case r.Count <= 1:
+		r.Count = n
+	default:
+		s := w.said.Settings[workload.FieldGPUs]
+		w.said.Warnings = append(w.said.Warnings, workload.Warning{Code: workload.WarnContradiction, Where: s.Place,
+			Args: []any{string(workload.FieldGPUs), strconv.Itoa(r.Count), "--gpu", s.Value, string(s.Origin())}})
+	}
+	return r
 }
 
 // build makes the workload on a number of cards. What nobody stated becomes an
 // assumption.
 func (w *workloadFlags) build(m *model.Model, cards gpu.Request) (*workload.Workload, error) {
-	if err := w.check(); err != nil {
-		return nil, err
-	}
-	world := int64(cards.Count)
-	inner := w.tp * w.pp * w.cp
-	if world%inner != 0 {
-		return nil, withHint(fmt.Errorf("--tp %d × --pp %d × --cp %d do not divide %d GPUs", w.tp, w.pp, w.cp, world), fmt.Sprintf("give the GPUs as a multiple of %d, such as --gpu %dx…", inner, inner))
-	}
-	out := &workload.Workload{
-		Model: m, Name: m.Name, Framework: workload.Framework(w.framework), Method: workload.Method(w.method), Seq: w.seq,
-		Checkpointing: workload.Checkpointing(w.checkpointing), Attention: workload.Attention(w.attention), Loss: workload.Loss(w.loss),
-		Offload: workload.Offload(w.offload), Sharding: workload.Sharding(w.sharding), Compile: w.compile, Padded: w.padded, Origins: map[string]workload.Origin{},
-		Optimizer: workload.Optimizer{Name: w.optimizer},
-	}
-	out.GPU = workload.FromCard(&cards.Card)
-	w.flags.Visit(func(f *pflag.Flag) { out.Origins[f.Name] = workload.Origin("flag --" + f.Name) })
-	if out.Framework == "" {
-		out.Framework = workload.HFTrainer
-		out.Assume("framework", "hf", "nobody said which")
-	}
-	if out.Loss == workload.LossChunked {
-		out.Kernels.ChunkedLoss = 8
-	}
-	w.precision(out)
-	if out.Method.Adapted() {
-		out.Adapter = workload.Adapter{Rank: w.rank, Targets: []string{"all-linear"}}
-	}
-	if out.Method == workload.QLoRA {
-		out.Base = workload.NF4Double
-	}
-	if strings.Contains(w.optimizer, "fused") {
-		out.Optimizer.Impl = "fused"
-	}
-	out.Optimizer.Paged = strings.Contains(w.optimizer, "paged")
-	if err := w.sample(out); err != nil {
-		return nil, err
-	}
-	if err := w.spread(out, world, inner); err != nil {
-		return nil, err
-	}
-	if m.MaxSeq > 0 && w.seq > m.MaxSeq && m.Position == model.Learned {
-		return nil, withHint(fmt.Errorf("--seq %d: %s has positions for %d tokens", w.seq, m.Name, m.MaxSeq), fmt.Sprintf("at most --seq %d", m.MaxSeq))
-	}
-	return out, nil
-}
-
-// sample sets what a sample is: tokens, or an image.
-func (w *workloadFlags) sample(out *workload.Workload) error {
-	m := out.Model
-	switch {
-	case m.Image == nil && w.image != "":
-		return withHint(fmt.Errorf("--image %s: %s does not take images of a size that can be chosen", w.image, m.Name), "leave --image out")
-	case m.Image == nil:
-		return nil
-	case w.stated("seq"):
-		return withHint(fmt.Errorf("--seq %d: %s takes images", w.seq, m.Name), "--image 224 sets their size")
-	case w.method != "full":
-		return withHint(fmt.Errorf("--method %s: adapters are for networks of tokens, %s takes images", w.method, m.Name), "leave --method out")
-	case w.stated("checkpointing", "tp", "pp", "vp", "cp", "ep"):
-		return withHint(fmt.Errorf("%s has no layers of one kind: checkpointing and model parallelism are not known for it", m.Name), "leave --checkpointing, --tp, --pp, --vp, --cp and --ep out")
-	}
-	out.Seq = 1
-	out.Image[0], out.Image[1] = m.Image.Size()
-	if w.image == "" {
-		return nil
-	}
-	height, width, two := strings.Cut(strings.ToLower(w.image), "x")
-	if !two {
-		width = height
-	}
-	for i, text := range []string{height, width} {
-		n, err := strconv.ParseInt(strings.TrimSpace(text), 10, 64)
-		if err != nil || n < 1 || n > 1<<16 {
-			return withHint(fmt.Errorf("--image %q: not a size in pixels", w.image), "write it as 224 or 512x1024 (height x width)")
-		}
-		out.Image[i] = n
-	}
-	if _, err := m.Graph(1, out.Image[0], out.Image[1]); err != nil {
-		return withHint(err, "--image with another size")
-	}
-	return nil
-}
-
-// precision sets the number formats.
-func (w *workloadFlags) precision(out *workload.Workload) {
-	switch {
-	case w.dtype == "fp8":
-		out.Precision, out.FP8 = workload.AMPBF16, workload.FP8Tensorwise
-	case w.dtype != "":
-		out.Precision = workload.Precision(w.dtype)
-	case out.Method.Adapted():
-		out.Precision = workload.BF16
-	default:
-		out.Precision = workload.AMPBF16
-		out.Assume("precision", string(workload.AMPBF16), "float32 weights under autocast, as bf16=True does")
-	}
-	if out.GPU.Compute > 0 && out.GPU.Compute < 80 && w.dtype == "" { // no bfloat16 before Ampere
-		out.Precision = map[workload.Precision]workload.Precision{workload.AMPBF16: workload.AMPFP16, workload.BF16: workload.FP16}[out.Precision]
-	}
-}
-
-// spread sets batch and parallelism, and finds what contradicts itself.
-func (w *workloadFlags) spread(out *workload.Workload, world, inner int64) error {
-	data := world / inner
-	micro, accum := w.micro, w.accum
-	switch {
-	case w.batch == 0:
-		micro, accum = max(micro, 1), max(accum, 1)
-	case micro > 0 && accum > 0:
-		if micro*accum*data != w.batch {
-			return withHint(fmt.Errorf("--micro-batch %d × --accum %d × %d data-parallel GPUs = %d, which is not --global-batch %d", micro, accum, data, micro*accum*data, w.batch),
-				"leave one of them out: it follows from the others")
-		}
-	default:
-		if w.batch%data != 0 && !w.stated("micro-batch", "accum") {
-			// The plain setting uses as many ranks as divide the batch.
-			for data > 1 && w.batch%data != 0 {
-				data--
-			}
-		}
-		per := w.batch / data
-		switch {
-		case w.batch%data != 0, micro > 0 && per%micro != 0, accum > 0 && per%accum != 0:
-			return withHint(fmt.Errorf("--global-batch %d does not divide over %d data-parallel GPUs with %s", w.batch, data, given(micro, accum)),
-				fmt.Sprintf("the nearest batches are %d and %d", nearBatch(w.batch, data*max(micro, 1)*max(accum, 1), false), nearBatch(w.batch, data*max(micro, 1)*max(accum, 1), true)))
-		case micro > 0:
-			accum = per / micro
-		case accum > 0:
-			micro = per / accum
-		case out.Model.Image != nil: // whose norms may see the whole batch of a GPU
-			micro, accum = per, 1
-			out.Assume("micro_batch", strconv.FormatInt(per, 10), "only the batch of all GPUs was given")
-		default:
-			micro, accum = 1, per
-			out.Assume("micro_batch", "1", "only the batch of all GPUs was given")
-		}
-	}
-	out.MicroBatch, out.Accumulation = micro, accum
-	out.Parallel = workload.Parallel{World: data * inner, Data: data, Tensor: w.tp, Pipeline: w.pp, Virtual: w.vp, Context: w.cp, Expert: w.ep}
-	switch {
-	case w.sharding == "none" && data > 1:
-		return withHint(fmt.Errorf("--sharding none with %d data-parallel GPUs: they would not train one model", data), "--sharding ddp, zero1, zero2, zero3 or fsdp")
-	case w.sharding == "" && data == 1:
-		out.Sharding = workload.NoSharding
-	case w.sharding == "":
-		out.Sharding = workload.DDP
-		out.Assume("sharding", "ddp", "nobody said how the GPUs share the work")
-	}
-	if w.ep > 1 && !slices.ContainsFunc(out.Model.Stacks, hasExperts) {
-		return withHint(fmt.Errorf("--ep %d: %s has no experts", w.ep, out.Model.Name), "leave --ep out")
-	}
-	return nil
-}
-
-func hasExperts(s *model.Stack) bool {
-	return slices.ContainsFunc(s.Layers, func(l *model.Layer) bool { return l.MoE != nil })
-}
-
-func given(micro, accum int64) string {
-	switch {
-	case micro > 0:
-		return fmt.Sprintf("--micro-batch %d", micro)
-	case accum > 0:
-		return fmt.Sprintf("--accum %d", accum)
-	}
-	return "whole samples"
-}
-
-// nearBatch is the multiple of unit next to a batch.
-func nearBatch(batch, unit int64, up bool) int64 {
-	n := batch / unit
-	if up || n == 0 {
-		n++
-	}
-	return n * unit
+	return w.said.Build(m, cards)
 }
