@@ -206,36 +206,3 @@ func (b *net) channelsFirst(x graph.Value) graph.Value {
 func (b *net) norm2d(x graph.Value, name string) graph.Value {
 	return b.channelsFirst(b.LayerNorm(b.channelsLast(x), name))
 }
-
-// convnext has depthwise convolutions and an MLP on the channels.
-func convnext(b *net, x graph.Value, depths []int, widths []int64, drop float64, classes int64) graph.Value {
-	x = b.Conv(x, "features.0.0", widths[0], 4, graph.ConvOpt{Stride: 4, Bias: true})
-	x = b.norm2d(x, "features.0.1")
-	total, at := 0, 0
-	for _, n := range depths {
-		total += n
-	}
-	for stage, n := range depths {
-		c := widths[stage]
-		if stage > 0 {
-			x = b.norm2d(x, block("features.down", stage, 0))
-			x = b.Conv(x, block("features.down", stage, 1), c, 2, graph.ConvOpt{Stride: 2, Bias: true})
-		}
-		for i := range n {
-			p := drop * float64(at) / float64(total-1)
-			at++
-			b.In(block("features.", stage, i), func() {
-				y := b.Conv(x, "dwconv", c, 7, graph.ConvOpt{Padding: 3, Groups: c, Bias: true})
-				y = b.LayerNorm(b.channelsLast(y), "norm")
-				y = b.Act(graph.GELU, b.Linear(y, "fc1", 4*c, true), false)
-				y = b.channelsFirst(b.Linear(y, "fc2", c, true))
-				y = b.Scaled(y, "layer_scale", c, 1, 1)
-				y = b.Dropout(graph.DropPath, y, p)
-				x = b.AddTo(y, x)
-			})
-		}
-	}
-	x = b.AdaptivePool(x, 1, 1)
-	x = b.norm2d(x, "classifier.0")
-	return b.Linear(b.View(x, b.Shape(x)[0], b.Shape(x)[1]), "classifier.2", classes, true)
-}

@@ -76,7 +76,7 @@ func TestNamesOfEarlierReleasesAreUnderstood(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, got, want)
 		}
 	}
-	for _, name := range []string{"", "llama-2-7b", "fcn", "fcn_", "fcn_r50-d8_512x1024", "resnet50", strings.Repeat("fcn_", 100)} {
+	for _, name := range []string{"", "llama-2-7b", "fcn", "fcn_", "fcn_r50-d8_512x1024", "resnet51", strings.Repeat("fcn_", 100)} {
 		if s := ParseName(name); s != nil {
 			t.Errorf("%q was taken for %+v", name, s)
 		}

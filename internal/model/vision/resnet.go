@@ -1,6 +1,11 @@
 package vision
 
-import "unoom/internal/model/graph"
+import (
+	"regexp"
+	"strconv"
+
+	"unoom/internal/model/graph"
+)
 
 // resnet is ResNet and its kin: wider groups (ResNeXt), three convolutions as
 // stem (V1c), average pools in the shortcut (V1d), dilated last stages.
@@ -21,6 +26,7 @@ type resnet struct {
 	frozen        int   // stages that are not trained; -1: none, 0: the stem
 	normEval      bool  // norms use their running statistics
 	splits        int64 // ResNeSt's radix, 0: plain
+	squeeze       int64 // squeeze-and-excitation by this factor, 0: none
 }
 
 // plainResNet is torchvision's.
@@ -36,6 +42,10 @@ func (r *resnet) blocks() ([]int, bool) {
 		return []int{2, 2, 2, 2}, false
 	case 34:
 		return []int{3, 4, 6, 3}, false
+	case 14:
+		return []int{1, 1, 1, 1}, true
+	case 26:
+		return []int{2, 2, 2, 2}, true
 	case 50:
 		return []int{3, 4, 6, 3}, true
 	case 101:
@@ -114,6 +124,7 @@ func (r *resnet) shortcut(b *net, x graph.Value, out, stride int64) graph.Value 
 func (r *resnet) basic(b *net, x graph.Value, width, stride, dilation int64) graph.Value {
 	y := b.convNorm(x, "1", width, 3, graph.ConvOpt{Stride: stride, Padding: dilation, Dilation: dilation}, relu)
 	y = b.convNorm(y, "2", width, 3, graph.ConvOpt{Padding: 1}, none)
+	y = r.excited(b, y)
 	y = b.AddTo(y, r.shortcut(b, x, width, stride))
 	return b.Act(graph.ReLU, y, true)
 }
@@ -132,8 +143,17 @@ func (r *resnet) bottleneck(b *net, x graph.Value, width, stride, dilation int64
 		y = b.convNorm(y, "2", mid, 3, graph.ConvOpt{Stride: s2, Padding: dilation, Dilation: dilation, Groups: r.groups}, relu)
 	}
 	y = b.convNorm(y, "3", 4*width, 1, graph.ConvOpt{}, none)
+	y = r.excited(b, y)
 	y = b.AddTo(y, r.shortcut(b, x, 4*width, stride))
 	return b.Act(graph.ReLU, y, true)
+}
+
+// excited adds squeeze-and-excitation where the network has it.
+func (r *resnet) excited(b *net, y graph.Value) graph.Value {
+	if r.squeeze == 0 {
+		return y
+	}
+	return b.squeeze(y, "se", divisibleBy(float64(b.Shape(y)[1])/float64(r.squeeze), 8, 0), graph.ReLU, graph.Sigmoid)
 }
 
 // splitAttention is ResNeSt's middle convolution: radix groups, weighted by
@@ -155,4 +175,38 @@ func (r *resnet) splitAttention(b *net, x graph.Value, channels, stride, dilatio
 		y = b.AvgPool(y, 3, stride, 1, false)
 	}
 	return y
+}
+
+// resnetName is how timm names the networks of torchvision and their kin.
+var resnetName = regexp.MustCompile(`^(?:gluon_|tv_|ssl_|swsl_|ig_|legacy_)?(wide_|se)?(resnet|resnext)(\d+)(c|d|t)?(?:_(\d+)x(\d+)d?|_(2)|_v1b)?$`)
+
+// zooResNet reads such a name: resnet50d, seresnext50_32x4d, wide_resnet101_2.
+func zooResNet(name string, _ bool) *Spec {
+	m := resnetName.FindStringSubmatch(name)
+	if m == nil || m[4] == "t" || (m[1] == "wide_") != (m[7] != "") || (m[2] == "resnext") != (m[5] != "") {
+		return nil
+	}
+	s := &Spec{Builder: "resnet", Image: 224}
+	s.Depth, _ = strconv.Atoi(m[3])
+	if blocks, _ := (&resnet{depth: s.Depth}).blocks(); blocks == nil {
+		return nil
+	}
+	if m[5] != "" {
+		s.Groups, _ = strconv.ParseInt(m[5], 10, 64)
+		width, _ := strconv.ParseFloat(m[6], 64)
+		s.Width = width
+	}
+	switch m[1] {
+	case "wide_":
+		s.Width = 128
+	case "se":
+		s.Squeeze = 16
+	}
+	switch m[4] {
+	case "c":
+		s.Stem = "deep"
+	case "d":
+		s.Stem = "deep-avg"
+	}
+	return s
 }

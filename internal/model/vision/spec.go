@@ -45,6 +45,10 @@ type Spec struct {
 	Bare       bool  `json:"bare"`        // positions are of the patches alone
 	Eager      bool  `json:"eager"`       // attention operation by operation
 
+	ResponseNorm bool   `json:"response_norm"` // ConvNeXt V2's norm by energy
+	Stem         string `json:"stem"`          // "deep": three convolutions instead of one; "deep-avg": and pooled shortcuts
+	Squeeze      int64  `json:"squeeze"`       // squeeze-and-excitation by this factor in each block
+
 	Method   string  `json:"method"`   // of segmentation and detection
 	Backbone string  `json:"backbone"` // by OpenMMLab's tag
 	Crop     []int64 `json:"crop"`     // height and width
@@ -106,8 +110,9 @@ func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
 		classes = 1000
 	}
 	switch s.Builder {
-	case "resnet": // depth, groups, width (of a group)
+	case "resnet": // depth, groups, width (of a group), stem, squeeze
 		r := plainResNet(s.Depth)
+		r.deepStem, r.avgDown, r.squeeze = s.Stem != "", s.Stem == "deep-avg", s.Squeeze
 		if s.Groups > 0 {
 			r.groups = s.Groups
 		}
@@ -130,8 +135,35 @@ func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
 		return efficientNet(b, x, s.Width, s.Scale, s.Dropout, classes), nil
 	case "densenet": // depths, growth, widths (the stem)
 		return densenet(b, x, s.Depths, s.Growth, s.Widths[0], classes), nil
-	case "convnext": // depths, widths, drop
-		return convnext(b, x, s.Depths, s.Widths, s.Drop, classes), nil
+	case "convnext": // depths, widths, drop, response_norm
+		return convnext(b, x, s.Depths, s.Widths, s.Drop, s.ResponseNorm, classes), nil
+	case "alexnet":
+		return alexnet(b, x, classes), nil
+	case "googlenet":
+		return googlenet(b, x, classes), nil
+	case "squeezenet": // same (version 1.0)
+		return squeezenet(b, x, s.Same, classes), nil
+	case "shufflenet": // width
+		return shufflenet(b, x, s.Width, classes), nil
+	case "inception_v3": // dropout
+		return inceptionV3(b, x, s.Dropout, classes), nil
+	case "xception":
+		return xception(b, x, classes), nil
+	case "regnet": // method (x or y), backbone (the number), same (torchvision's rounding)
+		r := regnets(s.Method, s.Backbone)
+		if r == nil {
+			return graph.None, fmt.Errorf("no RegNet is called %s%s", s.Method, s.Backbone)
+		}
+		if s.Same {
+			r.minRatio = 0.9
+		}
+		return r.forward(b, x, classes), nil
+	case "csp": // method (the name)
+		c := cspNets(s.Method)
+		if c == nil {
+			return graph.None, fmt.Errorf("no cross stage partial network is called %q", s.Method)
+		}
+		return c.forward(b, x, classes), nil
 	case "vit": // see vit
 		if len(s.Widths) != 1 || len(s.Heads) != 1 || s.Patch < 1 || s.Depth < 1 || s.Depth > 1024 {
 			return graph.None, errors.New("an image transformer wants a patch, one width, heads and a depth")

@@ -1,6 +1,11 @@
 package vision
 
-import "unoom/internal/model/graph"
+import (
+	"regexp"
+	"strconv"
+
+	"unoom/internal/model/graph"
+)
 
 // swin is the shifted-window transformer of torchvision.
 func swin(b *net, x graph.Value, width int64, depths []int, heads []int64, window int64, drop float64, classes int64) graph.Value {
@@ -85,4 +90,31 @@ func windowAttention(b *net, x graph.Value, heads, window int64, shifted bool) g
 		y = b.Copy(b.Part(y, n, h, w, c))
 	}
 	return y
+}
+
+var swinName = regexp.MustCompile(`^swin_(?:(tiny|small|base|large)_patch4_window(\d+)_(\d+)|(t|s|b))$`)
+
+// zooSwin reads the names of timm and torchvision.
+func zooSwin(name string, _ bool) *Spec {
+	m := swinName.FindStringSubmatch(name)
+	if m == nil {
+		return nil
+	}
+	s := &Spec{Builder: "swin", Depths: []int{2, 2, 18, 2}, Window: 7, Image: 224}
+	size := m[1]
+	if m[4] != "" {
+		size = map[string]string{"t": "tiny", "s": "small", "b": "base"}[m[4]]
+	} else {
+		s.Window, _ = strconv.ParseInt(m[2], 10, 64)
+		s.Image, _ = strconv.ParseInt(m[3], 10, 64)
+	}
+	width := map[string]int64{"tiny": 96, "small": 96, "base": 128, "large": 192}[size]
+	s.Widths = []int64{width}
+	for i := range 4 {
+		s.Heads = append(s.Heads, width/32<<i)
+	}
+	if size == "tiny" {
+		s.Depths[2] = 6
+	}
+	return s
 }

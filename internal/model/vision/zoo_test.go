@@ -7,7 +7,7 @@ import (
 	"unoom/internal/model/graph"
 )
 
-// The table was read from torch 2.13 over timm 1.0.31: parameters, and the
+// The table was read from torch 2.13 over timm 1.0.31 and torchvision 0.29: parameters, and the
 // storages that autograd keeps of two images.
 func TestNetworksOfTimm(t *testing.T) {
 	n := 0
@@ -30,6 +30,9 @@ func TestNetworksOfTimm(t *testing.T) {
 		}
 		if got := g.Params(); got != params {
 			t.Errorf("%s: %d parameters, want %d (%+d)", name, got, params, got-params)
+		}
+		if s.Relative { // on a CPU, attention with a trained bias is not one kernel
+			return
 		}
 		// The loss is not in the figures; masks of dropout were floats there.
 		got := g.Saved(4, false) - 2*(1000*4+8)
