@@ -16,6 +16,14 @@ type Dims struct {
 	// the default) or "gpt" (LayerNorm, GELU, learned positions, biases).
 	Style string
 	Tied  bool
+	// Position is another way to tell positions apart than the style's, "": its own.
+	Position Position
+	// Positions is the length of a table of learned positions, 0: MaxSeq.
+	Positions int64
+	// QKVBias gives the "llama" block biases on queries, keys and values; NoBias
+	// takes all biases from the "gpt" block; EmbedNorm puts a norm after the
+	// embeddings.
+	QKVBias, NoBias, EmbedNorm bool
 }
 
 // FromDims returns the decoder that dimensions describe.
@@ -57,17 +65,28 @@ func FromDims(name string, dims Dims) (*Model, error) {
 	case "", "llama":
 		d.norm = Norm{Kind: RMSNorm, Affine: true}
 		d.attn.Position = Rope
+		d.qkvBias = dims.QKVBias
 		d.mlp.Act, d.mlp.Gated = SiLU, true
 	case "gpt":
-		d.norm = Norm{Kind: LayerNorm, Affine: true, Bias: true}
+		bias := !dims.NoBias
+		d.norm = Norm{Kind: LayerNorm, Affine: true, Bias: bias}
 		d.names = gptNames()
 		d.attn.Position, d.attn.FusedQKV = Learned, true
-		d.qkvBias, d.bias = true, true
-		d.mlp.Act, d.mlp.Bias = GELU, true
-		d.positions = dims.MaxSeq
+		d.qkvBias, d.bias = bias, bias
+		d.mlp.Act, d.mlp.Bias = GELU, bias
 	default:
 		return nil, &ConfigError{Name: name, Key: "style", Msg: fmt.Sprintf("%q is not known", dims.Style), Hint: "llama or gpt"}
 	}
+	if dims.Position != "" {
+		d.attn.Position = dims.Position
+	}
+	if d.attn.Position == Learned {
+		d.positions = dims.MaxSeq
+		if dims.Positions > 0 {
+			d.positions = dims.Positions
+		}
+	}
+	d.embedNorm = dims.EmbedNorm
 	m := d.model(c)
 	m.Name, m.Type = name, "dims"
 	return m, m.check()
