@@ -22,6 +22,7 @@ const (
 	Allocated Metric = "allocated"
 	Reserved  Metric = "reserved"
 	Device    Metric = "device"
+	Held      Metric = "held" // allocated when the forward pass has ended
 	Unnamed   Metric = ""
 )
 
@@ -29,7 +30,9 @@ const (
 func MetricOf(text string) Metric {
 	low := strings.ToLower(text)
 	switch {
-	case strings.Contains(low, "forward"), strings.Contains(low, "after backward"), strings.Contains(low, "unspecified"), strings.Contains(low, "approx"):
+	case strings.Contains(low, "after forward"):
+		return Held
+	case strings.Contains(low, "after backward"), strings.Contains(low, "unspecified"), strings.Contains(low, "approx"):
 		return Unnamed
 	case strings.Contains(low, "nvidia-smi"):
 		return Device

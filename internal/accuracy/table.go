@@ -12,6 +12,7 @@ import (
 	"unoom/internal/gpu"
 	"unoom/internal/memory"
 	"unoom/internal/model"
+	"unoom/internal/units"
 	"unoom/internal/workload"
 )
 
@@ -94,6 +95,13 @@ func (p *Predictor) Predict(r workload.Row) (*Case, *memory.Estimate) {
 		e = est.Reserved
 	case Device:
 		e = est.Device
+	case Held:
+		if !w.ForwardOnly {
+			c.WhyNot = "what is held after the forward pass of a training step"
+			return c, nil
+		}
+		scatter := float64(est.Allocated.High) / float64(max(est.Allocated.Mid, 1))
+		e = units.Estimate{Low: units.Bytes(float64(est.Held) / scatter), Mid: est.Held, High: units.Bytes(float64(est.Held) * scatter)}
 	}
 	c.Predicted, c.Low, c.High = e.Mid.GiB(), e.Low.GiB(), e.High.GiB()
 	c.Verdict = Verdict(est.Verdict)
@@ -121,8 +129,8 @@ func (p *Predictor) card(w *workload.Workload) {
 }
 
 // find returns the model of a row: from the arguments of its launch, from the
-// catalogue, or from its dimensions where they make exactly the parameters that
-// the row states.
+// catalogue, or from its dimensions where they make the parameters that the row
+// states.
 func (p *Predictor) find(w *workload.Workload, r workload.Row) (*model.Model, error) {
 	if w.Framework == workload.Megatron {
 		return model.FromMegatron(r["model"], megatronVocab(w, r), w.Option)
@@ -130,19 +138,15 @@ func (p *Predictor) find(w *workload.Workload, r workload.Row) (*model.Model, er
 	if w.Framework == workload.MegatronDeepSpeed {
 		return megatronOf(w, r)
 	}
-	if m, err := p.Models.Named(r["model"], model.Options{}); err == nil {
+	if m, err := p.Models.Named(r["model"], model.Options{Head: headOf(w)}); err == nil {
 		return m, nil
 	}
 	d := model.Dims{Layers: r.Number("layers"), Hidden: r.Number("hidden"), Heads: r.Number("heads"), KVHeads: r.Number("kv_heads"), FFN: r.Number("ffn"), Vocab: r.Number("vocab")}
 	params := r.Number("params")
 	if d.Layers > 0 && params > 0 {
-		for _, style := range []string{"llama", "gpt"} {
-			for _, tied := range []bool{false, true} {
-				d.Style, d.Tied = style, tied
-				if m, err := model.FromDims(r["model"], d); err == nil && m.Params() == params {
-					return m, nil
-				}
-			}
+		if m, form := model.FromCount(r["model"], d, params); m != nil {
+			w.Assume("model", form.String(), "the form in which the stated dimensions make the stated parameters")
+			return m, nil
 		}
 	}
 	return nil, &workload.Unanswerable{Why: "the model is not in the catalogue, and its dimensions do not make its parameters in a known form"}
@@ -167,6 +171,18 @@ func megatronOf(w *workload.Workload, r workload.Row) (*model.Model, error) {
 	}
 	w.Assume("model", strconv.FormatInt(first.Params(), 10)+" parameters", "what its dimensions make")
 	return first, nil
+}
+
+// headOf is the head that a row states, "": what the model's configuration says.
+func headOf(w *workload.Workload) model.HeadKind {
+	head := strings.ToLower(w.Options["head"])
+	switch {
+	case strings.Contains(head, "classif"):
+		return model.HeadClassify
+	case strings.Contains(head, "mlm"), strings.Contains(head, "masked"):
+		return model.HeadMaskedLM
+	}
+	return ""
 }
 
 // megatronVocab is the size of the tokenizer's vocabulary, which no argument

@@ -39,11 +39,14 @@ type Peak struct {
 // An Estimate is what a workload needs on one GPU.
 type Estimate struct {
 	Allocated, Reserved, Device units.Estimate
-	Phase                       Phase
-	Phases                      []Peak
-	Items                       []Share // of the peak; they sum to Allocated.Mid
-	Outside                     []Outside
-	Choices                     []Choice
+	// Held is what is allocated when the last thing that is played has ended: a
+	// training step, or the forward pass where there is nothing else.
+	Held    units.Bytes
+	Phase   Phase
+	Phases  []Peak
+	Items   []Share // of the peak; they sum to Allocated.Mid
+	Outside []Outside
+	Choices []Choice
 	// Stages is what the stages of a pipeline need, the fullest first: the other
 	// figures are its. It is empty where one rank was asked for.
 	Stages []Stage
@@ -104,6 +107,15 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 			lowR, highR = lowR+min(d, 0), highR+max(d, 0)
 		}
 	}
+	for _, other := range suppositions(w) {
+		alt, err := play(other, lib, 0)
+		if err != nil {
+			continue
+		}
+		low, high = min(low, units.Bytes(alt.peak.allocated)), max(high, units.Bytes(alt.peak.allocated))
+		lowR, highR = min(lowR, units.Bytes(alt.reserved)), max(highR, units.Bytes(alt.reserved))
+	}
+	est.Held = units.Bytes(mid.ends[len(mid.ends)-1])
 	est.Allocated = units.Estimate{Low: low, Mid: units.Bytes(mid.peak.allocated), High: high}
 	est.Reserved = units.Estimate{Low: lowR, Mid: units.Bytes(reserved), High: highR}
 	est.scattered(w)
@@ -249,6 +261,8 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 		if err := p.prepareHF(w); err != nil {
 			return nil, err
 		}
+		p.forwardOnly = w.ForwardOnly
+		x.training = !w.EvalMode
 		p.train(2)
 		return p.ends, nil
 	case workload.Megatron, workload.MegatronDeepSpeed:

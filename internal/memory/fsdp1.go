@@ -15,7 +15,7 @@ type unit struct {
 	leaf  int32 // the flat parameter as a trained one: index+1, 0: frozen
 	full  int32 // storage of the unsharded parameter, empty while resharded
 	shard int32
-	grad  int32 // reduced gradient shard
+	whole int32 // unsharded gradient that waits for the last micro-batch
 	open  bool
 	root  bool
 	// wanted says that a forward of this iteration registered a pre-backward
@@ -44,6 +44,10 @@ type fsdp1 struct {
 	last       *unit
 	mixed      bool // a 16-bit shard is made before the all-gather
 	hooked     []hookedInput
+	// defers: gradients stay whole until the last micro-batch of a step (no_sync),
+	// as accelerate does; wait says that this one is not the last.
+	// Source: accelerate/accelerator.py, accumulate and no_sync.
+	defers, wait bool
 }
 
 // hookedInput is a detached input that a frozen unit's hook refers to.
@@ -67,7 +71,7 @@ func (s *fsdp1) seal(u *unit, train bool) {
 		u.n += p.n
 	}
 	u.n = roundUp(u.n, s.ranks)
-	u.grad = noStorage
+	u.whole = noStorage
 	undo := x.as(Weights, "weight shards")
 	u.shard = s.load(u)
 	undo()
@@ -227,6 +231,15 @@ func (s *fsdp1) preBackwardHook(u *unit, out tensor) tensor {
 func (s *fsdp1) reduceGrad(u *unit, g gradient) {
 	x := s.x
 	s.free(u)
+	if u.whole >= 0 {
+		x.release(g.st) // added in place
+		g.st, u.whole = u.whole, noStorage
+	}
+	if s.wait {
+		u.whole = g.st
+		x.sts[g.st].marks |= markGradient
+		return
+	}
 	x.stream = streamReduce
 	undo := x.as(Gradients, "gradient shards")
 	if g.dt != s.reduce {

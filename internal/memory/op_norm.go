@@ -179,3 +179,53 @@ func (x *machine) rmsLiger(t, w tensor, width int64) tensor {
 	x.drop(r)
 	return out
 }
+
+// layerNormPython is a LayerNorm of means, powers and a quotient: the centred
+// input is made twice, and both are kept with the normalised tensor.
+func (x *machine) layerNormPython(t, w, b tensor, width int64) tensor {
+	rows, d := t.n/width, t.dt
+	mean := x.meanRows(t, rows)
+	centred := x.subRows(t, mean, rows)
+	sq := x.unaryIn(centred)
+	x.drop(centred)
+	variance := x.meanRows(sq, rows)
+	x.drop(sq)
+	again := x.subRows(t, mean, rows)
+	x.drop(mean)
+	root := x.unaryOut(variance)
+	x.drop(variance)
+	y := x.op(t.n, d, []tensor{again, root}, []tensor{again, root}, false, func(f *frame) {
+		n := f.g[0].n
+		if f.want(0) {
+			f.send(0, f.x.make(n, d))
+		}
+		if f.want(1) {
+			full := f.x.make(n, d)
+			f.send(1, f.x.make(rows, d))
+			f.x.release(full.st)
+		}
+	})
+	x.drop(again, root)
+	z := x.mulWeight(y, w, width)
+	x.drop(y)
+	out := x.addBroadcast(z, b)
+	x.drop(z)
+	return out
+}
+
+// meanRows is a mean over the last dimension.
+func (x *machine) meanRows(t tensor, rows int64) tensor {
+	n, d := t.n, t.dt
+	return x.op(rows, d, []tensor{t}, nil, false, func(f *frame) { f.send(0, f.x.make(n, d)) })
+}
+
+// subRows is t − r with one number for each row.
+func (x *machine) subRows(t, r tensor, rows int64) tensor {
+	d := t.dt
+	return x.op(t.n, d, []tensor{t, r}, nil, false, func(f *frame) {
+		f.pass(0)
+		if f.want(1) {
+			f.send(1, f.x.make(rows, d))
+		}
+	})
+}

@@ -18,10 +18,7 @@ func (p *player) causalForward(ids, labels tensor, checkpointed bool) (loss tens
 func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor, outputs []tensor) {
 	x := p.x
 	st := p.net.stacks[0]
-	undo := x.as("", "embedding")
-	h := x.embedding(ids, p.net.embed.w, p.net.embed.out)
-	h = p.requireInputs(h)
-	undo()
+	h := p.causalEmbeddings(ids)
 	rotary := p.lib.sharedRope && p.headDim() > 0
 	var held []tensor
 	if rotary {
@@ -59,12 +56,46 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 		x.drop(h)
 		h = n
 	}
+	if p.net.projOut != nil {
+		out := x.project(h, p.net.projOut)
+		x.drop(h)
+		h = out
+	}
 	if rotary {
 		x.drop(p.cos, p.sin)
 	}
 	loss, outputs = p.causalLoss(h, labels)
 	x.drop(h)
 	return loss, outputs
+}
+
+// causalEmbeddings is the tokens, learned positions where there are any, a norm
+// (BLOOM) and a dropout (GPT-2).
+func (p *player) causalEmbeddings(ids tensor) tensor {
+	x := p.x
+	defer x.as("", "embedding")()
+	h := p.requireInputs(x.embedding(ids, p.net.embed.w, p.net.embed.out))
+	if s := p.net.projIn; s != nil {
+		out := x.project(h, s)
+		x.drop(h)
+		h = out
+	}
+	if s := p.net.pos; s != nil {
+		at := x.tensor(p.seq, i64)
+		t := x.embedding(at, s.weight(), s.out) // one row of positions for all
+		x.drop(at)
+		sum := x.addRows(h, t)
+		x.drop(h, t)
+		h = sum
+	}
+	if p.net.embLN != nil {
+		n := p.layerNorm(h, p.net.embLN)
+		x.drop(h)
+		h = n
+	}
+	d := x.dropout(h, p.net.m.EmbedDropout)
+	x.drop(h)
+	return d
 }
 
 // requireInputs is model.enable_input_require_grads: with frozen embeddings and

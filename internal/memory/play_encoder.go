@@ -207,3 +207,14 @@ func (x *machine) addRowsInPlace(a, b tensor) tensor {
 	}
 	return out
 }
+
+// addRows is a + b, where b is one row of positions for every sample.
+func (x *machine) addRows(a, b tensor) tensor {
+	n, bd := b.n, b.dt
+	return x.op(a.n, a.dt, []tensor{a, b}, nil, false, func(f *frame) {
+		f.pass(0)
+		if f.want(1) {
+			f.send(1, f.x.make(n, bd))
+		}
+	})
+}

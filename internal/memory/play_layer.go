@@ -35,6 +35,10 @@ type library struct {
 	// stay so.
 	kbitNormsOnly bool
 	adam          optimizerImpl
+	// fsdpUpcast: FSDP turns trained 16-bit weights into float32.
+	fsdpUpcast bool
+	// pythonNorm and pythonGELU: LayerNorm and GELU are written in Python.
+	pythonNorm, pythonGELU bool
 	// adapterBase: adapters have the dtype of the base's computation.
 	adapterBase bool
 	// inputs counts the integer tensors of a batch for each token.
@@ -130,6 +134,7 @@ type player struct {
 	cublas         int64
 	workspaces     int
 	ends           []int64 // allocated after each iteration
+	forwardOnly    bool    // nothing follows the forward pass
 }
 
 func (p *player) tokens() int64 { return p.batch * p.seq }
@@ -157,6 +162,9 @@ func (p *player) norm(t tensor, v *vector) tensor {
 // layerNorm is nn.LayerNorm. Under autocast it runs in float32.
 func (p *player) layerNorm(t tensor, v *vector) tensor {
 	x := p.x
+	if p.lib.pythonNorm {
+		return x.layerNormPython(t, v.w, v.b, v.width)
+	}
 	if x.amp != f32 && t.dt.low() {
 		up := x.cast(t, f32)
 		out := x.layerNorm(up, v.w, v.b, v.width)
@@ -459,6 +467,9 @@ func (p *player) feedForward(b *block, in tensor) tensor {
 // activate is the activation function, with what its implementation keeps.
 func (p *player) activate(t tensor, a model.Act) tensor {
 	x := p.x
+	if a == model.GELU && p.lib.pythonGELU {
+		return x.geluErf(t)
+	}
 	switch a {
 	case model.ReLU, model.Tanh:
 		return x.unaryOut(t)
@@ -495,6 +506,19 @@ func (x *machine) geluPython(t tensor) tensor {
 	x.drop(inner)
 	one := x.shift(th)
 	x.drop(th)
+	out := x.mul(half, one)
+	x.drop(half, one)
+	return out
+}
+
+// geluErf is x·0.5·(1+erf(x/√2)) operation by operation.
+func (x *machine) geluErf(t tensor) tensor {
+	half := x.scale(t)
+	inner := x.scale(t)
+	e := x.unaryIn(inner)
+	x.drop(inner)
+	one := x.shift(e)
+	x.drop(e)
 	out := x.mul(half, one)
 	x.drop(half, one)
 	return out

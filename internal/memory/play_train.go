@@ -39,9 +39,17 @@ const (
 // train plays iterations of the training loop of transformers' Trainer.
 func (p *player) train(iterations int) {
 	var batch []tensor
+	if p.forwardOnly {
+		p.forward(nil, "forward pass")
+		p.ends = append(p.ends, p.x.cur)
+		return
+	}
 	for it := range iterations {
 		p.iteration = it
 		for micro := range p.accumulation {
+			if p.fsdp != nil {
+				p.fsdp.wait = p.fsdp.defers && micro < p.accumulation-1
+			}
 			batch = p.microBatch(batch, fmt.Sprintf("micro-batch %d", micro))
 		}
 		p.optimize(it == 0)
@@ -53,30 +61,8 @@ func (p *player) train(iterations int) {
 // microBatch plays forward and backward of one micro-batch.
 func (p *player) microBatch(previous []tensor, label string) []tensor {
 	x := p.x
-	x.begin(Forward, label, p.iteration)
-	batch := p.newBatch(p.inputsPerToken)
-	x.drop(previous...)
-	p.workspace(mainThread)
-	outer := x.newTape()
-	x.grad = true
 	params := len(x.params)
-	var loss tensor
-	var outputs []tensor
-	forward := func() {
-		if p.net.m.Family == model.Encoder {
-			loss, outputs = p.encoderForward(batch[0], batch[1], p.checkpointed)
-			return
-		}
-		loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed)
-	}
-	if p.amp != f32 {
-		x.autocast(p.amp, forward)
-		if p.lib.outputsFloat {
-			outputs = p.outputsToFloat(outputs)
-		}
-	} else {
-		forward()
-	}
+	batch, loss, outputs, outer := p.forward(previous, label)
 	if !p.lib.keepLogits {
 		x.drop(outputs...)
 	}
@@ -98,6 +84,33 @@ func (p *player) microBatch(previous []tensor, label string) []tensor {
 	}
 	x.params = x.params[:params]
 	return batch
+}
+
+// forward plays the forward pass on a tape of its own; outer is the one before.
+func (p *player) forward(previous []tensor, label string) (batch []tensor, loss tensor, outputs []tensor, outer *tape) {
+	x := p.x
+	x.begin(Forward, label, p.iteration)
+	batch = p.newBatch(p.inputsPerToken)
+	x.drop(previous...)
+	p.workspace(mainThread)
+	outer = x.newTape()
+	x.grad = true
+	run := func() {
+		if p.net.m.Family == model.Encoder {
+			loss, outputs = p.encoderForward(batch[0], batch[1], p.checkpointed)
+			return
+		}
+		loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed)
+	}
+	if p.amp != f32 {
+		x.autocast(p.amp, run)
+		if p.lib.outputsFloat {
+			outputs = p.outputsToFloat(outputs)
+		}
+	} else {
+		run()
+	}
+	return batch, loss, outputs, outer
 }
 
 // outputsToFloat is accelerate's ConvertOutputsToFp32: what a model returns

@@ -30,8 +30,10 @@ func (p *player) prepareHF(w *workload.Workload) error {
 	ld := &plainLoader{train: func(place) bool { return !w.Method.Adapted() }}
 	p.choosePrecision(w, ld)
 	p.chooseBase(w, ld)
-	if err := p.chooseOptimizer(w); err != nil {
-		return err
+	if !w.ForwardOnly {
+		if err := p.chooseOptimizer(w); err != nil {
+			return err
+		}
 	}
 	return p.loadSharded(w, ld)
 }
@@ -107,13 +109,18 @@ func (p *player) choosePrecision(w *workload.Workload, ld *plainLoader) {
 	case workload.FP16:
 		ld.dt = f16
 	}
-	// FSDP with autocast would have turned what is trained into float32, so
-	// 16-bit weights in training under FSDP exclude it.
-	whole := w.Sharding == workload.FSDP && !w.Method.Adapted()
+	// FSDP with autocast turns what is trained into float32, so that 16-bit weights
+	// that stay so exclude it.
+	whole := w.Sharding == workload.FSDP && !w.Method.Adapted() && !p.upcast(w, ld.dt)
 	if ld.dt.low() && (w.Base != workload.NotQuantised || p.lib.autocast && !whole) {
 		p.amp = ld.dt
 	}
 	ld.compute, ld.other, ld.norms = ld.dt, ld.dt, ld.dt
+}
+
+// upcast reports whether FSDP holds trained 16-bit weights in float32.
+func (p *player) upcast(w *workload.Workload, d dtype) bool {
+	return w.Options["upcast"] == "fp32" || p.lib.fsdpUpcast && d.low() && !w.Method.Adapted()
 }
 
 // chooseBase sets how a frozen base is stored, and the adapters.
@@ -150,7 +157,7 @@ func (p *player) chooseBase(w *workload.Workload, ld *plainLoader) {
 	if d := w.Adapter.DType; d != "" {
 		ld.adt = dtypeOf(d)
 	}
-	ld.adapt = func(p place) bool { return p.layer >= 0 && targeted(w.Adapter.Targets, p.mod.Leaf()) }
+	ld.adapt = func(p place) bool { return p.layer >= 0 && targeted(w.Adapter.Targets, p.mod) }
 	p.inputsNeedGrad = true
 }
 
@@ -268,9 +275,9 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 		}
 		p.net = x.load(w.Model, ld, all, ends, one)
 	case workload.FSDP:
-		s := &fsdp1{x: x, ranks: w.Parallel.Data, reduce: ld.dt, reshard: w.ReshardAfterForward != "never", prefetch: true}
+		s := &fsdp1{x: x, ranks: w.Parallel.Data, reduce: ld.dt, reshard: w.ReshardAfterForward != "never", prefetch: true, defers: w.Framework == workload.HFTrainer}
 		local := ld.dt
-		if w.Options["upcast"] == "fp32" {
+		if p.upcast(w, ld.dt) {
 			local, s.mixed, p.amp = f32, true, ld.dt
 		}
 		if w.Offload == workload.OffloadParams {
@@ -289,12 +296,30 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 	return nil
 }
 
-// targeted reports whether a module's name is among LoRA's targets. Tables and
-// scripts abbreviate q_proj to q.
-func targeted(targets []string, leaf string) bool {
+// targeted reports whether a module is among LoRA's targets: by its name, or by
+// the part it plays, since tables and scripts abbreviate q_proj to q and write
+// "mlp" for all of a layer's MLP.
+func targeted(targets []string, mod *model.Module) bool {
+	leaf := mod.Leaf()
 	for _, t := range targets {
 		if t == leaf || t == "all-linear" || t+"_proj" == leaf {
 			return true
+		}
+		t = strings.ToLower(strings.TrimSuffix(strings.TrimPrefix(t, "all "), "_proj"))
+		switch mod.Role {
+		case model.RoleGate, model.RoleUp, model.RoleDown, model.RoleGateUp:
+			if t == "mlp" || t == "ffn" {
+				return true
+			}
+		case model.RoleQ, model.RoleK, model.RoleV, model.RoleO:
+			if t == "attn" || t == "attention" {
+				return true
+			}
+		case model.RoleQKV:
+			// q, k and v are one matrix in this network.
+			if t == "q" || t == "k" || t == "v" || t == "attn" || t == "attention" {
+				return true
+			}
 		}
 	}
 	return false

@@ -165,7 +165,11 @@ func (vs Variants) choose(w *workload.Workload) []choice {
 			*old = c
 		}
 	}
-	return out
+	// What only older code does is not taken where the version is not known.
+	return slices.DeleteFunc(out, func(c choice) bool {
+		_, known := c.from.holds(w)
+		return !known && c.from.From == "" && c.from.Before != ""
+	})
 }
 
 func sortedKeys(m map[string]string) []string {
@@ -243,6 +247,12 @@ func (l *library) set(key, value string) error {
 		l.inputs = n
 	case "shard_outside":
 		return flag(&l.shardOutside)
+	case "fsdp_upcast":
+		return flag(&l.fsdpUpcast)
+	case "layer_norm":
+		l.pythonNorm = value == "python"
+	case "gelu":
+		l.pythonGELU = value == "python"
 	case "zero_grad":
 		l.keepGrads = value == "zeros"
 		return l.images.set(key, value)

@@ -55,6 +55,7 @@ func FromRow(r Row, find func(w *Workload, r Row) (*model.Model, error)) (*Workl
 	if err := w.readOffload(r["offload"]); err != nil {
 		return nil, err
 	}
+	w.settleMaster()
 	m, err := find(w, r)
 	if err != nil {
 		return nil, err
@@ -89,6 +90,9 @@ func (w *Workload) readFramework(name, version string) {
 	if _, flavour, ok := strings.Cut(name, "("); ok && w.Framework == HFTrainer {
 		w.Options["flavour"] = strings.TrimSuffix(flavour, ")")
 	}
+	// SFTTrainer prepares a quantised base itself; distributions bring their own.
+	// Source: trl v0.4 trainer/sft_trainer.py, prepare_model_for_kbit_training.
+	w.Adapter.KBit = strings.HasPrefix(low, "trl")
 	for _, m := range versionPattern.FindAllStringSubmatch(version, -1) {
 		lib := strings.ToLower(m[1])
 		if lib == "bnb" {
@@ -191,6 +195,8 @@ func (w *Workload) readOther(text string) {
 			w.Options["padding-free"] = ""
 		case strings.Contains(low, "prepare_model_for_kbit_training"):
 			w.Adapter.KBit = true
+		case strings.Contains(low, "eval mode"):
+			w.EvalMode = true
 		case strings.Contains(low, "modules_to_save"):
 			w.Options["modules-to-save"] = strings.TrimPrefix(low[strings.Index(low, "modules_to_save"):], "modules_to_save=")
 		}
@@ -221,6 +227,8 @@ func (w *Workload) readMethod(r Row) error {
 		w.Method = LoRA
 	case "qlora":
 		w.Method = QLoRA
+	case "forward-only":
+		w.Method, w.ForwardOnly = Full, true
 	default:
 		return cannot("method %q is not modelled", r["method"])
 	}
@@ -233,7 +241,7 @@ func (w *Workload) readMethod(r Row) error {
 	pure, amp := half()
 	low := strings.Contains(compute, "bf16") || strings.Contains(compute, "fp16")
 	switch {
-	case strings.HasPrefix(param, "nf4"):
+	case strings.HasPrefix(param, "nf4"), strings.HasPrefix(param, "fp4"):
 		w.Base, w.Precision = NF4, pure
 		if strings.Contains(param, "double") {
 			w.Base = NF4Double
@@ -271,19 +279,36 @@ func (w *Workload) readMethod(r Row) error {
 		w.FP8 = FP8Tensorwise
 	}
 	if w.Method.Adapted() {
-		w.Adapter.Rank = r.Number("lora_rank")
-		targets := r["lora_targets"]
-		if w.Adapter.Rank == 0 || targets == "" || targets == "default" {
-			return cannot("the rank or the targets of the adapters are not stated")
-		}
-		targets, _, _ = strings.Cut(targets, ";")
-		targets, _, _ = strings.Cut(targets, "(")
-		w.Adapter.Targets = strings.FieldsFunc(strings.TrimSpace(targets), func(c rune) bool { return c == '+' || c == '/' })
-		for i, t := range w.Adapter.Targets {
-			w.Adapter.Targets[i] = strings.TrimSpace(t)
-		}
+		w.readAdapter(r)
 	}
 	return nil
+}
+
+// readAdapter reads LoRA's rank and targets. Where they are not stated they are
+// the defaults of the library: peft's LoraConfig has rank 8, and for most models
+// the projections of queries and values; torchtune's recipes adapt all linear
+// modules but the keys'. The widest use, rank 64 on every linear module (QLoRA's),
+// is where the interval ends.
+func (w *Workload) readAdapter(r Row) {
+	rank, targets := r.Number("lora_rank"), strings.TrimSpace(r["lora_targets"])
+	if strings.HasPrefix(targets, "default") {
+		targets = ""
+	}
+	wideRank, wide := rank, targets
+	unstated := rank == 0 || targets == ""
+	if rank == 0 {
+		rank, wideRank = 8, 64
+	}
+	if targets == "" {
+		targets, wide = "q_proj+v_proj", "all-linear"
+		if w.Framework == Torchtune {
+			targets = "q_proj+v_proj+o_proj+mlp"
+		}
+	}
+	w.Adapter.Rank, w.Adapter.Targets = rank, targetsOf(targets)
+	if unstated {
+		w.Suppose("lora", fmt.Sprintf("%d %s", rank, targets), "not stated; the library's defaults", fmt.Sprintf("%d %s", wideRank, wide))
+	}
 }
 
 var imagePattern = regexp.MustCompile(`^(\d+)x(\d+)$`)
@@ -300,12 +325,7 @@ func (w *Workload) readSizes(r Row) error {
 		w.Image[1], _ = strconv.ParseInt(m[2], 10, 64)
 		return nil
 	}
-	n, err := strconv.ParseInt(size, 10, 64)
-	if err != nil {
-		return cannot("the length %q is not one number", size)
-	}
-	w.Seq = n
-	return nil
+	return w.readLength(size)
 }
 
 func (w *Workload) readCheckpointing(text string) {
@@ -349,7 +369,9 @@ func (w *Workload) readOptimizer(text string) error {
 	o.Name = text
 	switch {
 	case strings.HasPrefix(low, "none"):
-		return cannot("no optimizer: a forward pass alone is not a training run")
+		if !w.ForwardOnly {
+			return cannot("training without an optimizer")
+		}
 	case strings.Contains(low, "cpuoffloadoptimizer"), strings.Contains(low, "cpu/parameter"):
 		o.Name, w.Offload = "adamw", OffloadOptimizer
 	case strings.Contains(low, "cpuadam"):
@@ -385,6 +407,29 @@ func (w *Workload) readOptimizer(text string) error {
 		o.InBackward = true
 	}
 	return nil
+}
+
+// settleMaster decides what float32 masters are: copies that an engine keeps of
+// 16-bit weights, or, where nothing keeps copies, float32 weights that autocast
+// casts.
+func (w *Workload) settleMaster() {
+	if _, ok := w.Options["master"]; !ok {
+		return
+	}
+	switch w.Framework {
+	case HFTrainer, PyTorch:
+	default:
+		return
+	}
+	switch w.Sharding {
+	case ZeRO1, ZeRO2, ZeRO3:
+		return
+	}
+	if w.Precision == BF16 {
+		w.Precision = AMPBF16
+	} else {
+		w.Precision = AMPFP16
+	}
 }
 
 var dimensionPattern = regexp.MustCompile(`\b(TP|PP|VP|CP|EP|ETP|DP)\(?(\d+)\)?`)

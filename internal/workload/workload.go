@@ -291,6 +291,10 @@ type Workload struct {
 
 	// FrozenLayers are not trained under FrozenPart.
 	FrozenLayers int64 `json:"frozen_layers,omitempty"`
+	// ForwardOnly says that a forward pass with gradients recorded is all that is
+	// run; EvalMode that dropout is inactive in it.
+	ForwardOnly bool `json:"forward_only,omitempty"`
+	EvalMode    bool `json:"eval_mode,omitempty"`
 	// Eval says that the run evaluates, with the same micro-batch.
 	Eval bool `json:"eval,omitempty"`
 	// Options are settings that only one framework has, by its own names.
@@ -313,6 +317,8 @@ type Assumption struct {
 	Field string `json:"field"`
 	Value string `json:"value"`
 	Why   string `json:"why"`
+	// Others are further values that it may have; the interval spans them.
+	Others []string `json:"others,omitempty"`
 }
 
 // Tokens returns the tokens of one micro-batch on one data-parallel rank.
@@ -334,7 +340,7 @@ func (w *Workload) Version(library string) string { return w.Versions[library] }
 
 // Assume records a value that nobody stated.
 func (w *Workload) Assume(field, value, why string) {
-	w.Assumptions = append(w.Assumptions, Assumption{field, value, why})
+	w.Suppose(field, value, why)
 }
 
 // Clone returns a copy that can be changed without changing w. The model is
