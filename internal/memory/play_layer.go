@@ -57,6 +57,9 @@ type library struct {
 	keepGrads bool
 	// keepLogits: the training loop refers to the logits during backward.
 	keepLogits bool
+	// chunkedHead: the head runs with the loss on pieces of the sequence, each
+	// with its backward.
+	chunkedHead bool
 	// floatInModel: the model returns float32 logits (else the loss casts them).
 	floatInModel bool
 	// allocConf is PYTORCH_CUDA_ALLOC_CONF as the launcher sets it.

@@ -258,6 +258,8 @@ func (l *library) set(key, value string) error {
 		return l.images.set(key, value)
 	case "keep_logits":
 		return flag(&l.keepLogits)
+	case "chunked_head":
+		return flag(&l.chunkedHead)
 	case "float_in_model":
 		return flag(&l.floatInModel)
 	case "grouped_ends":

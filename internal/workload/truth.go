@@ -167,6 +167,8 @@ func (w *Workload) readOther(text string) {
 		switch {
 		case strings.Contains(low, "torch.compile"):
 			w.Compile = true
+		case strings.Contains(low, "graph_trainer"), strings.Contains(low, "graph sac"):
+			w.Options["graph-trainer"] = ""
 		case strings.Contains(low, "chunked ce"), strings.Contains(low, "chunked cross entropy"):
 			w.Loss, w.Kernels.ChunkedLoss = LossChunked, 8
 		case strings.Contains(low, "optimizer-in-backward"), strings.Contains(low, "opt-in-bwd"):
