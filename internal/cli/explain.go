@@ -10,11 +10,13 @@ import (
 
 	"unoom/internal/diagnose"
 	"unoom/internal/gpu"
+	"unoom/internal/memory"
 	"unoom/internal/model"
 	"unoom/internal/oomlog"
 	"unoom/internal/remedy"
 	"unoom/internal/report"
 	"unoom/internal/units"
+	"unoom/internal/workload"
 )
 
 // explain holds the flags of the command.
@@ -194,8 +196,15 @@ func (e *explain) explainLogs(in *inputs) error {
 		knowModel(&d.Situation)
 	}
 	var advice []remedy.Advice
+	var predicted *diagnose.Prediction
 	if d.Verdict != diagnose.NothingFound {
 		advice = remedy.Advise(d.Situation)
+		if predicted = e.predict(&d, advice); predicted != nil {
+			advice = remedy.Advise(d.Situation)
+			if d.Next != nil && strings.HasPrefix(d.Next.Command, "unoom estimate") {
+				d.Next = nil // it was asked
+			}
+		}
 	}
 	words := e.msgs
 	if e.json {
@@ -205,6 +214,7 @@ func (e *explain) explainLogs(in *inputs) error {
 	if err != nil {
 		return err
 	}
+	view.Predict(predicted, words)
 	view.Warnings = slices.Concat(in.warnings, view.Warnings, e.contradictions(&d))
 	if e.json {
 		err = e.printExplainJSON(&d, view)
@@ -230,6 +240,42 @@ func (e *explain) contradictions(d *diagnose.Diagnosis) []string {
 		name = e.given.GPU + " (" + name + ")"
 	}
 	return []string{e.msgs.Text("explain.contradicts", name, d.Account.Capacity)}
+}
+
+// predict plays the run where its model and setting are known, so that savings
+// are of this run and not read off the message.
+func (e *explain) predict(d *diagnose.Diagnosis, advice []remedy.Advice) *diagnose.Prediction {
+	s := &d.Situation
+	if !d.IsOOM() || s.Model == "" || s.MicroBatch == 0 || s.Sequence == 0 {
+		return nil
+	}
+	published, err := model.Published()
+	if err != nil {
+		return nil // a test reads the catalogue
+	}
+	entry, err := published.Find(s.Model)
+	if err != nil {
+		return nil
+	}
+	m, err := entry.Model(model.Options{})
+	if err != nil {
+		return nil
+	}
+	engine, err := memory.New()
+	if err != nil {
+		return nil
+	}
+	var card workload.GPU
+	if cards, err := gpu.Published(); err == nil && s.GPU != "" {
+		if req, err := cards.Find(s.GPU); err == nil {
+			card = workload.FromCard(&req.Card)
+		}
+	}
+	var codes []remedy.Code
+	for _, a := range advice {
+		codes = append(codes, a.Code)
+	}
+	return diagnose.Predict(engine, m, card, s, codes)
 }
 
 // knowModel adds what the catalogue knows of a model that the log or the user

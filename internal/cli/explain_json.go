@@ -29,8 +29,23 @@ type explainJSON struct {
 	Setting  settingItem      `json:"setting"`
 	Other    *otherItem       `json:"other_error"`
 	Later    []failureItem    `json:"later"`
+	// Estimate is what the whole run needs at its peak, where model, batch and
+	// length are known.
+	Estimate *estimateItem `json:"estimate,omitempty"`
 	// Snapshot is there if a memory snapshot was explained.
 	Snapshot *snapshotItem `json:"snapshot,omitempty"`
+}
+
+type estimateItem struct {
+	Peak  spanJSON       `json:"peak_allocated_bytes"`
+	Phase remedy.Phase   `json:"phase"`
+	Parts []account.Part `json:"parts"`
+}
+
+type spanJSON struct {
+	Low  units.Bytes `json:"low"`
+	Mid  units.Bytes `json:"mid"`
+	High units.Bytes `json:"high"`
 }
 
 type causeItem struct {
@@ -58,9 +73,12 @@ type remedyItem struct {
 	SlowdownHigh *float64     `json:"slowdown_high_ratio"`
 	Exact        bool         `json:"exact"`
 	Sufficient   *bool        `json:"sufficient"`
-	Drawback     string       `json:"drawback"`
-	Framework    string       `json:"framework"`
-	Apply        []string     `json:"apply"`
+	// Predicted says that saving and sufficient are of the whole run, played with
+	// this change.
+	Predicted bool     `json:"predicted"`
+	Drawback  string   `json:"drawback"`
+	Framework string   `json:"framework"`
+	Apply     []string `json:"apply"`
 	// Values are the user's own numbers that Apply was filled with.
 	Values map[string]string `json:"values"`
 	Score  float64           `json:"score"`
@@ -158,6 +176,9 @@ func explainData(d *diagnose.Diagnosis, v *report.Explanation) *explainJSON {
 	if o := d.OtherError; o != nil {
 		data.Other = &otherItem{o.Text, o.Source.Name, o.Source.Line}
 	}
+	if p := v.Prediction; p != nil {
+		data.Estimate = &estimateItem{spanJSON{p.Peak.Low, p.Peak.Mid, p.Peak.High}, p.Phase, p.Parts}
+	}
 	s := d.Situation
 	data.Setting = settingItem{
 		string(s.Framework), s.Model, s.GPU, s.MicroBatch, s.Accumulation, s.Sequence, s.WorldSize, s.DType, s.Optimizer,
@@ -184,7 +205,7 @@ func failureItemOf(d *diagnose.Diagnosis, n int) failureItem {
 
 func remedyItemOf(r report.RemedyView, framework remedy.Framework) remedyItem {
 	item := remedyItem{
-		Code: r.Code, Title: r.Title, Why: r.WhyText, Exact: r.Exact, Sufficient: r.Sufficient,
+		Code: r.Code, Title: r.Title, Why: r.WhyText, Exact: r.Exact, Sufficient: r.Sufficient, Predicted: r.Predicted,
 		Drawback: r.Drawback, Framework: string(framework), Apply: r.Lines, Values: r.Fill, Score: rounded(r.Score),
 	}
 	if item.Values == nil {

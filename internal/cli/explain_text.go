@@ -37,6 +37,10 @@ func (e *explain) printExplanation(d *diagnose.Diagnosis, v *report.Explanation)
 	if v.Account != nil {
 		e.printAccount(p, v.Account)
 	}
+	if v.Predicted != "" {
+		p.Blank()
+		p.Para(0, v.Predicted)
+	}
 	e.printCauses(p, v)
 	if v.Next != nil {
 		p.Heading(e.msgs.Text("explain.next"))
@@ -213,11 +217,14 @@ func (e *explain) effects(r report.RemedyView) []string {
 		list = append(list, text.Style(text.Caution, e.msgs.Text("explain.not_exact")))
 	}
 	if r.Sufficient != nil {
+		id, role := "explain.not_enough", text.Caution
 		if *r.Sufficient {
-			list = append(list, text.Style(text.Good, e.msgs.Text("explain.enough")))
-		} else {
-			list = append(list, text.Style(text.Caution, e.msgs.Text("explain.not_enough")))
+			id, role = "explain.enough", text.Good
 		}
+		if r.Predicted {
+			id += ".predicted"
+		}
+		list = append(list, text.Style(role, e.msgs.Text(id)))
 	}
 	return list
 }

@@ -483,7 +483,7 @@ func (r *factReader) pairs(text string, add func(FactKind, string, string, int))
 				value, _, _ = strings.Cut(strings.Trim(strings.TrimSpace(text[j+1:]), "\"'[]() "), " ")
 			}
 			alone := start == 0 && strings.TrimSpace(text[j+1:]) == value
-			set := text[j] == '=' && (start == 0 || j == start+len(raw)) && name != "dtype" // tensors print dtype=
+			set := text[j] == '=' && (start == 0 || j == start+len(raw)) && (name != "dtype" || !strings.HasPrefix(value, "torch.")) // tensors print dtype=torch.float32
 			if !k.weak || flag || quoted || alone || set {
 				add(k.kind, name, value, k.rank)
 			}

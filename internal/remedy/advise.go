@@ -15,6 +15,9 @@ type Advice struct {
 	// Sufficient says whether the remedy alone covers the shortfall of this
 	// failure; nil where the message does not decide it.
 	Sufficient *bool
+	// Predicted says that Saves and Sufficient are of the whole run, played with
+	// this change, and not of the failed request alone.
+	Predicted bool
 	// Fill holds the user's own numbers for the placeholders of the page.
 	Fill map[string]string
 	// Score ranks the advice; it is the share of the confidence that the remedy
@@ -65,7 +68,11 @@ func assess(r Remedy, f *facts, answered float64) (Advice, bool) {
 	if e, ok := f.Saves[r.Code]; ok {
 		v.saves = &e
 	}
-	a := Advice{Remedy: r, Why: v.why, Saves: v.saves, Sufficient: v.enough, Fill: v.fill}
+	fits, predicted := f.Fits[r.Code]
+	if predicted {
+		v.enough = &fits
+	}
+	a := Advice{Remedy: r, Why: v.why, Saves: v.saves, Sufficient: v.enough, Predicted: predicted, Fill: v.fill}
 	if a.Sufficient == nil {
 		a.Sufficient = f.enough(v.saves)
 	}

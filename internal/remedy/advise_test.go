@@ -90,10 +90,10 @@ func TestTheSplitKeepsTheEffectiveBatch(t *testing.T) {
 	if got := Changes(page.How(HFTrainer, a.Fill)); !slices.Equal(got, want) {
 		t.Errorf("changes = %q, want %q", got, want)
 	}
-	// Half of what is allocated at most, and the message does not say how much
+	// Half of what is allocated and a tenth of that at most, and the message does not say how much
 	// of it are activations.
-	if a.Saves == nil || a.Saves.Low != 0 || a.Saves.High != 11*gib || a.Sufficient != nil {
-		t.Errorf("saves %v, sufficient %v; want 0 to 11 GiB, open", a.Saves, a.Sufficient)
+	if a.Saves == nil || a.Saves.Low != 0 || a.Saves.High < 12*gib || a.Saves.High > 12*gib+gib/5 || a.Sufficient != nil {
+		t.Errorf("saves %v, sufficient %v; want 0 to about 12.1 GiB, open", a.Saves, a.Sufficient)
 	}
 }
 

@@ -118,8 +118,14 @@ func judgeSplit(f *facts) verdict {
 	micro, accum := f.MicroBatch/k, max(1, f.Accumulation)*k
 	v := because("accumulate.split", f.MicroBatch, max(1, f.Accumulation), micro, accum)
 	if known {
+		// The peak moves with the batch, so that a part of what was no activation
+		// goes with them, or a part of them stays.
 		gone := 1 - 1/float64(k)
-		v = v.freeing(portion(act, gone, gone))
+		low, high := 0.9*gone, min(1, 1.1*gone)
+		if act.Low == act.High {
+			low, high = gone, gone
+		}
+		v = v.freeing(portion(act, low, high))
 	}
 	effective := micro * accum * f.WorldSize // 0: the number of GPUs is not known
 	return v.with("micro_batch", micro, "accumulation", accum, "effective_batch", effective,
@@ -131,6 +137,9 @@ func judgeSplit(f *facts) verdict {
 // In the middle of a forward pass the rest of it is still to come; the middle
 // guess is that it would have needed twice what it has, so a quarter has to do.
 func (f *facts) splitBy(act units.Estimate, known bool) int {
+	if f.SplitBy > 1 && f.MicroBatch%f.SplitBy == 0 {
+		return f.SplitBy
+	}
 	_, high, ok := f.shortfall()
 	least := 2
 	if f.Phase == PhaseForward {

@@ -162,8 +162,8 @@ func (f *facts) stateBytes() (units.Estimate, bool) {
 	switch {
 	case f.Method == "qlora":
 		low, high = nf4WeightBytes, 1.5
-	case f.Method == "lora":
-		low, high = leastWeightBytes, 5
+	case f.Method == "lora": // the base may be in 8 bits without the text's saying so
+		low, high = leastWeightBytes/2, 5
 	case f.sharded() && f.WorldSize > 1:
 		low, high = leastWeightBytes/float64(f.WorldSize), (fullStateBytes+2)/float64(f.WorldSize)+2
 	}
@@ -189,6 +189,9 @@ func (f *facts) sharded() bool { return f.Sharding == "fsdp" || f.Sharding == "z
 func (f *facts) activations() (units.Estimate, bool) {
 	if b := f.of(account.Activations); b > 0 {
 		return units.Exactly(b), true
+	}
+	if f.Activations.High > 0 {
+		return f.Activations, true
 	}
 	a, ok := f.allocated()
 	if !ok {

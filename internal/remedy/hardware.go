@@ -68,7 +68,7 @@ func hardwareRemedies() []Remedy {
 // needed returns the least usable capacity that this request would have needed
 // with everything else as it was.
 func (f *facts) needed() units.Bytes {
-	return f.Account.Capacity + max(0, f.Tried-f.of(account.Free))
+	return max(f.Need, f.Account.Capacity+max(0, f.Tried-f.of(account.Free)))
 }
 
 // holding returns the cards of the catalogue that have need bytes, the

@@ -89,4 +89,14 @@ type Situation struct {
 	// plan, run and report can. They take the place of what a remedy would
 	// read off the message.
 	Saves map[Code]units.Estimate
+	// Fits says, where the caller predicted the whole run with a change, whether
+	// it fits the card then.
+	Fits map[Code]bool
+	// SplitBy is the division of the micro-batch that Saves and Fits were computed
+	// for, 0 where nobody predicted it.
+	SplitBy int
+	// Need is what the run would take of a card at its peak, as predicted; 0 unknown.
+	Need units.Bytes
+	// Activations are those of the peak, as predicted; zero unknown.
+	Activations units.Estimate
 }

@@ -35,7 +35,11 @@ type Explanation struct {
 	// have other reasons.
 	Measured bool
 	Found    []FoundView // where it was found
-	Warnings []string
+	// Predicted says what the whole run would need, "" where nobody could say;
+	// Prediction has it for programs.
+	Predicted  string
+	Prediction *diagnose.Prediction
+	Warnings   []string
 }
 
 // An AccountView is the account of a card as a table.
@@ -126,6 +130,34 @@ func Explain(d *diagnose.Diagnosis, advice []remedy.Advice, res *oomlog.Result, 
 	}
 	e.Found = w.found(d, res)
 	return e, nil
+}
+
+// Predict adds what the run that failed would need at its peak; nil: not known.
+func (e *Explanation) Predict(p *diagnose.Prediction, words *i18n.Catalogue) {
+	if p == nil {
+		return
+	}
+	e.Prediction = p
+	var parts []string
+	for _, part := range p.Parts {
+		parts = append(parts, words.Text("explain.part."+string(part.Kind))+" "+part.Bytes.String())
+	}
+	w := wording{Catalogue: words}
+	e.Predicted = words.Text("explain.predicted", interval(p.Peak), w.phase(oomlog.Phase(p.Phase)), strings.Join(parts, words.Text("explain.separator")))
+	e.Measured = true
+}
+
+// interval writes an estimate as a reader takes it: "31.40 GiB" or "31.40–44.02
+// GiB".
+func interval(e units.Estimate) string {
+	low, high := e.Low.String(), e.High.String()
+	if low == high {
+		return high
+	}
+	if n, unit, ok := strings.Cut(low, " "); ok && strings.HasSuffix(high, " "+unit) {
+		low = n
+	}
+	return low + "–" + high
 }
 
 // wording phrases facts in one language.
