@@ -29,7 +29,7 @@ type runFlags struct {
 	maxRestarts, minMicro          int
 	grace, peerGrace, backoff      time.Duration
 	dryRun, strict, exact, fresh   bool
-	wait                           bool
+	wait, snapshot                 bool
 	fraction                       float64
 	queue                          bool
 	need                           string
@@ -74,10 +74,11 @@ func (a *app) runCommand() *cobra.Command {
 	flags.BoolVar(&f.exact, "exact", false, "only changes that leave the mathematics as they are, also under BatchNorm")
 	flags.BoolVar(&f.fresh, "fresh", false, "start as written, whatever an earlier run of this command found out")
 	flags.BoolVar(&f.wait, "wait", false, "when others hold the card, wait for it instead of stopping")
+	flags.BoolVar(&f.snapshot, "snapshot", false, "at the first out-of-memory keep a memory snapshot, for unoom explain")
 	flags.Float64Var(&f.fraction, "cap", 0, "share of the card that PyTorch's allocator may take, such as 0.5; cooperative, no isolation")
 	flags.BoolVar(&f.queue, "queue", false, "share the cards of this machine with other runs that do so: wait for one with room")
 	flags.StringVar(&f.need, "need", "", "with --queue: what the run will hold on its card, such as 20GiB (default: a card of its own)")
-	flags.StringVar(&f.runDir, "run-dir", "", "folder of this run (default: a new one; see unoom runs)")
+	flags.StringVar(&f.runDir, "run-dir", "", "folder of this run (default: a new one; see unoom runs); several nodes agree in one that all see")
 	flags.StringVar(&f.resumeDir, "resume-dir", "", "where the command puts its checkpoints, if it cannot be seen from its framework")
 	flags.StringVar(&f.rehearse, "rehearse", "", "on a CPU: count memory as a card of this capacity would, such as 24GiB")
 	return c
@@ -86,10 +87,10 @@ func (a *app) runCommand() *cobra.Command {
 func (a *app) run(f runFlags, args []string) error {
 	o := supervise.Options{
 		Command: args, Env: os.Environ(), Version: version(), Root: ledger.Default(a.Getenv), RunDir: f.runDir,
-		GlobalBatch: f.globalBatch, MicroBatch: f.microBatch, World: f.world,
+		GlobalBatch: f.globalBatch, MicroBatch: f.microBatch, World: f.world, Node: supervise.NodeOf(args, os.Environ()),
 		Limits:    supervise.Limits{MaxRestarts: f.maxRestarts, MinMicro: f.minMicro, Exact: f.exact, Wait: f.wait},
 		ResumeDir: f.resumeDir, Grace: f.grace, PeerGrace: f.peerGrace, Backoff: f.backoff,
-		Strict: f.strict, Fresh: f.fresh, Shim: python.Files, ReadLog: readLog,
+		Strict: f.strict, Fresh: f.fresh, Snapshot: f.snapshot, Shim: python.Files, ReadLog: readLog,
 		Say: func(id string, args ...any) {
 			fmt.Fprintf(a.Err, "unoom: %s\n", a.msgs.Text(id, args...))
 		},

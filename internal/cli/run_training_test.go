@@ -167,6 +167,83 @@ func TestRunFinishesWhatDoesNotFit(t *testing.T) {
 	}
 }
 
+// mlp is the command of the small network that saves as it goes.
+func mlp(t *testing.T, out string, more ...string) []string {
+	return append([]string{torchPython(t), script(t, "mlp_plain.py"), out, "--batch", "{micro_batch}", "--accum", "{accum}", "{resume?--resume %s}"}, more...)
+}
+
+// The rows of a step are compared with those before the restart: a script that
+// trains on with its checkpoint's batch is found out, and ended by --strict.
+func TestRunSeesAnotherBatch(t *testing.T) {
+	if os.Getenv("UNOOM_TORCH") == "" {
+		t.Skip("SKIPPED: a minute of training; `make test-torch` runs it")
+	}
+	t.Setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+	for _, c := range []struct {
+		name    string
+		flags   []string
+		forgets bool
+		code    int
+	}{
+		{name: "the same batch"},
+		{name: "another batch", forgets: true},
+		{name: "another batch, strict", flags: []string{"--strict"}, forgets: true, code: 125},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			out := t.TempDir()
+			argv := mlp(t, out, "--steps", "6")
+			capacity := "48MiB" // the third step at 32 rows needs more, at 16 it does not
+			if c.forgets {
+				// It takes 32 rows again, in two pieces: 64 to a step. Short texts, so
+				// that it would go unseen.
+				argv = append(argv, "--forgets")
+			}
+			h, code, stderr := rehearse(t, capacity, append(c.flags, "--global-batch", "32", "--resume-dir", out), argv)
+			if c.code != 0 && code != c.code {
+				t.Errorf("status %d, want %d\n%s", code, c.code, stderr)
+			}
+			var failed []ledger.Check
+			for _, try := range h.Tries {
+				failed = append(failed, try.Ended.Failed...)
+			}
+			told := strings.Contains(stderr, "the effective batch is not the same")
+			if c.forgets != (len(failed) > 0) || c.forgets != told {
+				t.Errorf("checks that failed: %+v, told: %v\n%s", failed, told, stderr)
+			}
+			if !c.forgets && (code != 0 || len(h.Tries) != 2 || h.Tries[1].Attempt.Settings.MicroBatch == 32) {
+				t.Errorf("status %d after %d attempts\n%s", code, len(h.Tries), stderr)
+			}
+		})
+	}
+}
+
+// The snapshot that a rehearsal leaves is one that explain reads and that the
+// simulated allocator reproduces, event by event.
+func TestRunKeepsASnapshot(t *testing.T) {
+	if os.Getenv("UNOOM_TORCH") == "" {
+		t.Skip("SKIPPED: a training; `make test-torch` runs it")
+	}
+	out := t.TempDir()
+	h, _, stderr := rehearse(t, "48MiB", []string{"--snapshot", "--max-restarts", "0", "--global-batch", "32", "--resume-dir", out}, mlp(t, out))
+	path := h.Tries[0].Ended.Snapshot
+	if path == "" || !strings.Contains(stderr, path) {
+		t.Fatalf("no snapshot\n%s", stderr)
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"explain", path}, "ran out of memory in the forward pass"},
+		{[]string{"replay", path}, "and the final layout"},
+	} {
+		cmd, _ := unoomCommand(t, c.args...)
+		text, _ := cmd.CombinedOutput()
+		if !strings.Contains(string(text), c.want) {
+			t.Errorf("unoom %s: no %q\n%s", c.args[0], c.want, text)
+		}
+	}
+}
+
 // Over many capacities, which only UNOOM_SLOW=1 asks for: how many restarts, and
 // whether the next larger micro-batch would have fitted too.
 func TestRunFindsTheLargestBatch(t *testing.T) {

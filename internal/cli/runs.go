@@ -164,6 +164,12 @@ func (a *app) showTry(p *text.Printer, h ledger.History, t ledger.Try) {
 	for _, line := range e.Evidence {
 		p.Hanging("  ", text.Style(text.Faint, line))
 	}
+	for _, f := range e.Failed {
+		p.Para(2, text.Style(text.Bad, a.msgs.Text("run_check_"+f.What, f.Got, f.Want)))
+	}
+	if e.Snapshot != "" {
+		p.Para(2, a.msgs.Text("run_snapshot", e.Snapshot))
+	}
 	if e.Swept > 0 {
 		p.Para(2, a.msgs.Text("runs_swept", e.Swept))
 	}

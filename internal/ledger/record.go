@@ -115,6 +115,15 @@ type Ended struct {
 	DurationMs int64     `json:"duration_ms"`
 	Swept      int       `json:"swept,omitempty"` // processes that had to be ended
 	Stuck      []int     `json:"stuck,omitempty"` // and those that would not end
+	Failed     []Check   `json:"failed_checks,omitempty"`
+	Snapshot   string    `json:"snapshot,omitempty"` // of the allocator when memory ran out
+}
+
+// Check is a counter that is not what it must be after a restart.
+type Check struct {
+	What string `json:"what"` // rows_of_a_step, resumed_step
+	Want int64  `json:"want"`
+	Got  int64  `json:"got"`
 }
 
 // Decision is what follows an attempt.

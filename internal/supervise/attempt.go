@@ -33,53 +33,90 @@ func (s *session) ours() []proc {
 	return out
 }
 
-// attempt runs the command once.
+// attempt runs the command once, on all nodes, and judges what came of it.
 func (s *session) attempt(n int, settings ledger.Settings, remedies []string, predicted *ledger.Predicted) (Past, int, error) {
+	started := time.Now()
+	s.note(ledger.Record{Kind: ledger.KindAttempt, Attempt: &ledger.Attempt{
+		N: n, Command: s.template.Fill(settings, s.GlobalBatch, n), Settings: settings, Remedies: remedies, Predicted: predicted}})
+	if s.Node.several() {
+		if err := s.tell(filepath.Join(s.attemptDir(n), "start.json"), nodeStart{s.id, settings}); err != nil {
+			return Past{}, 0, err
+		}
+	}
+	own, events, err := s.play(n, settings)
+	if err != nil {
+		return Past{}, 0, err
+	}
+	ends := []nodeEnd{own}
+	if s.Node.several() {
+		if err := s.tell(s.nodeFile(n, 0), own); err != nil {
+			return Past{}, 0, err
+		}
+		ends = s.gather(n, own)
+	}
+	processes := events.Poll()
+	e := mergeEnds(ends)
+	e.Processes = processes
+	verdict := Judge(e)
+	s.learn(processes)
+	past := s.pastOf(settings, verdict, processes)
+	ended := &ledger.Ended{
+		N: n, Status: e.Status.Shell(), Outcome: string(verdict.Outcome), Source: verdict.Source, Evidence: verdict.Evidence,
+		Phase: verdict.Phase, DurationMs: time.Since(started).Milliseconds(), Measured: measured(processes, verdict),
+		Failed: s.failedChecks(n, processes),
+	}
+	for _, end := range ends {
+		ended.Swept += end.Swept
+		ended.Stuck = append(ended.Stuck, end.Stuck...)
+	}
+	if verdict.Rank >= 0 {
+		ended.Rank = &verdict.Rank
+	}
+	s.counters.learn(settings, processes)
+	past.Broken = s.Strict && len(ended.Failed) > 0
+	if p := verdict.Process; p != nil && p.Snapshot != "" {
+		ended.Snapshot = p.Snapshot
+		s.Say("run_snapshot", p.Snapshot)
+	}
+	s.note(ledger.Record{Kind: ledger.KindEnded, Ended: ended})
+	return past, e.Status.Shell(), nil
+}
+
+// play runs the command once on this machine and cleans up after it.
+func (s *session) play(n int, settings ledger.Settings) (nodeEnd, *Events, error) {
+	end := nodeEnd{Node: s.Node.Rank}
 	argv := s.template.Fill(settings, s.GlobalBatch, n)
 	dir, env := s.prepare(n, settings)
-	s.note(ledger.Record{Kind: ledger.KindAttempt, Attempt: &ledger.Attempt{
-		N: n, Command: argv, Settings: settings, Remedies: remedies, Predicted: predicted}})
 	events := &Events{Dir: dir}
 	tail := NewTail(tailBytes)
 	if s.ReadLog == nil {
 		tail = nil
 	}
 	kills := kernelKills()
-	started := time.Now()
 	c, err := startChild(argv, env, s.Dir, tail)
 	if err != nil {
-		return Past{}, 0, err
+		return end, nil, err
 	}
-	s.forward.follow(c, func() []proc { return ranks(events, c.pid) })
-	watch := s.watch(c, events)
+	s.forward.follow(c, func() []proc { return s.ranks(events, c.pid) })
+	watch := s.watch(n, c, events)
 	status, err := c.wait()
 	watch.stop()
 	s.forward.follow(nil, nil)
 	if err != nil {
-		return Past{}, 0, fmt.Errorf("wait for the command: %w", err)
+		return end, nil, fmt.Errorf("wait for the command: %w", err)
 	}
-	ended := &ledger.Ended{N: n, Status: status.Shell()}
+	end.Status = status
 	processes := events.Poll()
-	clean := status == Status{} && firstRaised(processes) == nil
-	if clean {
-		ended.Swept, ended.Stuck = s.sweepAfterSuccess(processes)
+	if status == (Status{}) && firstRaised(processes) == nil {
+		end.Swept, end.Stuck = s.sweepAfterSuccess(processes)
 	} else {
 		swept, left := sweep(s.ours, 2*time.Second, s.keeper.pid())
-		ended.Swept, ended.Stuck = swept, pids(left)
+		end.Swept, end.Stuck = swept, pids(left)
 	}
 	c.streams.finish(drainTime)
-	processes = events.Poll()
-	verdict := Judge(s.evidence(status, processes, dir, tail, kernelKills()-kills))
-	s.learn(processes)
-	past := s.pastOf(settings, verdict, processes)
-	ended.Outcome, ended.Source, ended.Evidence = string(verdict.Outcome), verdict.Source, verdict.Evidence
-	ended.Phase, ended.DurationMs = verdict.Phase, time.Since(started).Milliseconds()
-	if verdict.Rank >= 0 {
-		ended.Rank = &verdict.Rank
-	}
-	ended.Measured = measured(processes, verdict)
-	s.note(ledger.Record{Kind: ledger.KindEnded, Ended: ended})
-	return past, status.Shell(), nil
+	end.KernelKills = kernelKills() - kills
+	s.readEvidence(&end, tail)
+	return end, events, nil
 }
 
 // sweepAfterSuccess gives what is left of a command that succeeded some time to
@@ -110,10 +147,14 @@ func (s *session) sweepAfterSuccess(processes []*Process) (int, []int) {
 }
 
 // ranks lists the training processes below the child, as their events say.
-func ranks(events *Events, child int) []proc {
+func (s *session) ranks(events *Events, child int) []proc {
+	below := map[int]bool{}
+	for _, p := range descendants(child) {
+		below[p.pid] = true
+	}
 	var out []proc
 	for _, p := range events.Poll() {
-		if p.Hello.Rank == nil || p.Hello.PID == child {
+		if p.Hello.Rank == nil || !below[p.Hello.PID] {
 			continue
 		}
 		if q, ok := readProc(p.Hello.PID); ok && q.start == p.Hello.Start {
@@ -123,22 +164,21 @@ func ranks(events *Events, child int) []proc {
 	return out
 }
 
-// evidence gathers what an attempt left behind.
-func (s *session) evidence(status Status, processes []*Process, dir string, tail *Tail, kills int) Evidence {
-	e := Evidence{Status: status, Asked: s.forward.ending(), Processes: processes, KernelKills: kills}
-	if status == (Status{Signal: unix.SIGINT}) || status == (Status{Code: StatusSignal + int(unix.SIGINT)}) {
-		e.Asked = unix.SIGINT // from the terminal, past us
+// readEvidence adds to a node's end what its log and error file say.
+func (s *session) readEvidence(end *nodeEnd, tail *Tail) {
+	end.Asked = int(s.forward.ending())
+	if end.Status == (Status{Signal: unix.SIGINT}) || end.Status == (Status{Code: StatusSignal + int(unix.SIGINT)}) {
+		end.Asked = int(unix.SIGINT) // from the terminal, past us
 	}
 	if s.ReadLog == nil {
-		return e
+		return
 	}
-	if text := errorFile(filepath.Join(dir, "error.json")); text != "" {
-		e.ErrorFile, e.ErrorLog = text, s.ReadLog([]byte(text))
+	if text := errorFile(s.errorFile); text != "" {
+		end.ErrorFile, end.ErrorLog = text, s.ReadLog([]byte(text))
 	}
-	if tail != nil && (status != Status{}) {
-		e.Log = s.ReadLog(tail.Bytes())
+	if tail != nil && (end.Status != Status{}) {
+		end.Log = s.ReadLog(tail.Bytes())
 	}
-	return e
 }
 
 // errorFile reads the message of a torchelastic error file.

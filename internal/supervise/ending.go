@@ -64,9 +64,13 @@ func (s *session) end(n int, past Past, next Next, status int) (int, error) {
 	case v.Outcome == Done && n > 1:
 		s.Say("run_done", n-1, past.Micro, past.Accumulation)
 		s.remember(past)
+	case past.Broken:
+		s.Say("run_why_counters")
+		end.Status = StatusFailed
 	case v.Outcome == Failed && n > 1:
 		s.Say("run_why_bug")
 	}
+	s.tellNext(n, nodeNext{next.Action, end.Status})
 	s.note(ledger.Record{Kind: ledger.KindEnd, End: &end})
 	s.terminationMessage(end, next)
 	return end.Status, nil
@@ -107,7 +111,7 @@ func (s *session) writeNext(past Past, next Next) string {
 	doc := map[string]any{
 		"schema": "unoom/next/v1", "run": s.id, "command": s.Command, "action": next.Action,
 		"settings": next.Settings, "remedies": next.Remedies, "why": next.Why, "args": next.Args,
-		"outcome": past.Verdict.Outcome, "resume": s.newestCheckpoint(),
+		"outcome": past.Verdict.Outcome, "resume": s.newestCheckpoint().Path,
 		"capacity_bytes": past.Verdict.Figures.Capacity,
 	}
 	if cal := past.Verdict.calibration(); cal != nil {

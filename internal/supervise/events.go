@@ -46,6 +46,7 @@ type Event struct {
 
 	// step, oom_observed
 	N            int64       `json:"n"`
+	Rows         int         `json:"rows"` // that went through the model for this step, or in its first call; 0 not counted
 	Allocated    units.Bytes `json:"allocated"`
 	Reserved     units.Bytes `json:"reserved"`
 	Peak         units.Bytes `json:"peak"`
@@ -109,6 +110,9 @@ type Process struct {
 	NotApplied  []Event
 	BatchNorm   bool
 	Uneven      bool
+	FirstRows   int // of the model's first call
+	RowsPerStep int // of a whole step, the most of the first few
+	Snapshot    string
 	Exited      bool // it came to its regular end
 	Skipped     int  // lines that could not be read
 
@@ -219,10 +223,15 @@ func (p *Process) take(ev Event) {
 		p.Uneven = p.Uneven || ev.Uneven
 	case "uneven":
 		p.Uneven = true
+	case "first":
+		p.FirstRows = ev.Rows
+	case "snapshot":
+		p.Snapshot = ev.Path
 	case "batch_norm":
 		p.BatchNorm = true
 	case "step":
 		p.LastStep = &ev
+		p.RowsPerStep = max(p.RowsPerStep, ev.Rows)
 		p.Steps = max(p.Steps, ev.N)
 		p.Peak, p.Reserved = max(p.Peak, ev.Peak), max(p.Reserved, ev.PeakReserved)
 	case "oom_observed":

@@ -28,7 +28,7 @@ type keeper struct {
 }
 
 // startKeeper starts the keeper: this same program, called so that it runs
-// Keep. Without one, a killed supervisor leaves its run behind, nothing worse.
+// Keep; dir has the ledger, "" if that is not ours to write. Without one, a killed supervisor leaves its run behind, nothing worse.
 func startKeeper(self string, id, dir string) (*keeper, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -87,6 +87,9 @@ func Keep(watch io.Reader, id, dir string) {
 		}
 		return out
 	}, keeperGrace)
+	if dir == "" {
+		return // the ledger is another node's
+	}
 	w, err := ledger.Append(dir)
 	if err != nil {
 		return

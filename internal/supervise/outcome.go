@@ -88,8 +88,6 @@ type Evidence struct {
 	// KernelKills is how many processes the kernel's OOM killer ended in our
 	// control group meanwhile.
 	KernelKills int
-	// Uncontended tells that no other process had memory on the card.
-	OwnPIDs map[int]bool
 }
 
 // Judge says what an attempt came to. The order of the evidence is that of its

@@ -49,6 +49,7 @@ type Past struct {
 	Micro, Accumulation int
 	Samples             int // rows of a step per rank, where they are unequal; else 0
 	Steps               int64
+	Broken              bool // it was ended since it did not train the same batch
 	CheckpointAdvanced  bool // it wrote a newer checkpoint than it began with
 }
 
@@ -84,9 +85,13 @@ func margin(capacity units.Bytes) units.Bytes { return capacity / 100 }
 func Decide(past []Past, can Abilities, lim Limits) Next {
 	last := past[len(past)-1]
 	v := last.Verdict
-	switch v.Outcome {
-	case Done:
+	switch {
+	case last.Broken:
+		return Next{Action: ActionStop, Why: "run_why_counters"}
+	case v.Outcome == Done:
 		return Next{Action: ActionDone}
+	}
+	switch v.Outcome {
 	case Stopped:
 		return Next{Action: ActionStop, Why: "run_why_stopped"}
 	case Failed, CascadeFailed:

@@ -31,29 +31,30 @@ func (s *session) prepare(n int, settings ledger.Settings) (dir string, env envi
 	if s.dir == "" {
 		return "", env
 	}
-	dir = filepath.Join(s.dir, "attempt-"+strconv.Itoa(n))
-	if err := s.install(dir, n, settings); err != nil {
+	dir = s.attemptDir(n)
+	site := filepath.Join(dir, "site-"+strconv.Itoa(s.Node.Rank)) // nodes share the folder
+	if err := s.install(dir, site, n, settings); err != nil {
 		s.Warn("shim", err)
 		return dir, env
 	}
 	if env.get("TORCHELASTIC_ERROR_FILE") == "" {
-		env = env.set("TORCHELASTIC_ERROR_FILE", filepath.Join(dir, "error.json"))
+		s.errorFile = filepath.Join(dir, "error-"+strconv.Itoa(s.Node.Rank)+".json")
+		env = env.set("TORCHELASTIC_ERROR_FILE", s.errorFile)
 	}
-	return dir, env.withPythonPath(filepath.Join(dir, "site"))
+	return dir, env.withPythonPath(site)
 }
 
 // install writes the shim: the package once for a run, and for each attempt a
 // sitecustomize with its settings beside it. The settings lie in a file, since
 // launchers do not hand all variables on.
-func (s *session) install(dir string, n int, settings ledger.Settings) error {
-	site := filepath.Join(dir, "site")
+func (s *session) install(dir, site string, n int, settings ledger.Settings) error {
 	if err := os.MkdirAll(site, 0o755); err != nil {
 		return err
 	}
 	if s.Shim == nil {
 		return nil
 	}
-	code := filepath.Join(s.dir, "shim")
+	code := filepath.Join(s.dir, "shim-"+strconv.Itoa(s.Node.Rank))
 	if _, err := os.Stat(filepath.Join(code, "unoom", "__init__.py")); err != nil {
 		if err := copyTree(s.Shim, "unoom", filepath.Join(code, "unoom")); err != nil {
 			return err
@@ -66,6 +67,7 @@ func (s *session) install(dir string, n int, settings ledger.Settings) error {
 		"proto": EventProto, "run": s.id, "attempt": n, "events": dir, "code": code,
 		"settings": settings, "template": s.template.Batch(), "checkpointing_by_template": s.template.Uses("checkpointing"),
 		"rehearse_bytes": s.Rehearse, "calibrate_seconds": int(s.PeerGrace.Seconds()),
+		"snapshot": s.Snapshot,
 	})
 }
 

@@ -273,7 +273,7 @@ func modified(path string) time.Time {
 
 // newestCheckpoint looks where the command's framework said that it saves, and
 // where the user said so.
-func (s *session) newestCheckpoint() string {
+func (s *session) newestCheckpoint() Checkpoint {
 	var best Checkpoint
 	for _, dir := range append([]string{s.ResumeDir}, s.outputDirs...) {
 		if dir == "" {
@@ -287,5 +287,5 @@ func (s *session) newestCheckpoint() string {
 			best = c
 		}
 	}
-	return best.Path
+	return best
 }

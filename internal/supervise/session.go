@@ -2,6 +2,7 @@ package supervise
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -22,6 +23,9 @@ type Options struct {
 	Root   ledger.Root
 	RunDir string // the run's folder, "" for a new one under Root
 
+	// Node: several supervisors, one on each machine, share RunDir and agree.
+	Node Node
+
 	GlobalBatch, MicroBatch, World int
 	Limits                         Limits
 	ResumeDir                      string        // where checkpoints are, if not where the events say
@@ -30,6 +34,10 @@ type Options struct {
 	Backoff                        time.Duration // before the second attempt; doubles
 	Strict                         bool          // a failing unoom fails the run
 	Fresh                          bool          // start as written, whatever earlier runs found out
+
+	// Snapshot has each rank write what its allocator holds, with the trace that
+	// led there, when it first runs out of memory.
+	Snapshot bool
 
 	// Fraction caps PyTorch's allocator from the first attempt on; 0: no cap.
 	Fraction float64
@@ -53,16 +61,19 @@ type Options struct {
 // A session is one run in progress.
 type session struct {
 	Options
-	id       string
-	dir      string
-	ledger   *ledger.Writer
-	template Template
-	keeper   *keeper
-	forward  *forwarder
-	past     []Past
-	can      Abilities
-	started  time.Time
-	card     string // the one that the queue gave
+	id        string
+	dir       string
+	ledger    *ledger.Writer
+	template  Template
+	keeper    *keeper
+	forward   *forwarder
+	past      []Past
+	can       Abilities
+	started   time.Time
+	card      string     // the one that the queue gave
+	from      Checkpoint // that the present attempt goes on from
+	counters  counters
+	errorFile string // that the launcher of this attempt was told to write
 	// outputDirs are where the frameworks of the command save.
 	outputDirs []string
 }
@@ -81,8 +92,12 @@ func Run(o Options) (int, error) {
 	if s.template.Uses("checkpointing") {
 		s.can.Checkpointing = "template"
 	}
+	if s.Node.several() && s.RunDir == "" {
+		s.Node = Node{Count: 1} // each for itself, as without the others
+		o.Say("run_nodes_alone")
+	}
 	if err := s.open(); err != nil {
-		if o.Strict {
+		if o.Strict || s.Node.several() {
 			return StatusFailed, err
 		}
 		o.Warn("ledger", err) // go on without
@@ -90,6 +105,11 @@ func Run(o Options) (int, error) {
 	defer s.close()
 	if err := becomeSubreaper(); err != nil && o.Strict {
 		return StatusFailed, err
+	}
+	if s.Node.Rank > 0 {
+		s.forward = newForwarder(o.Grace)
+		defer s.forward.stop()
+		return s.followLeader()
 	}
 	if o.Self != "" && s.dir != "" {
 		if s.keeper, err = startKeeper(o.Self, s.id, s.dir); err != nil && o.Strict {
@@ -136,8 +156,11 @@ func (s *session) open() error {
 	var err error
 	if s.RunDir != "" {
 		s.dir, err = filepath.Abs(s.RunDir)
-		if err != nil {
-			return err
+		if err != nil || s.Node.Rank > 0 {
+			return err // the ledger is node 0's
+		}
+		if _, err := os.Stat(filepath.Join(s.dir, ledger.FileName)); err == nil && s.Node.several() {
+			return fmt.Errorf("%s is the folder of an earlier run; nodes that agree need one of their own (such as .../$SLURM_JOB_ID-$SLURM_RESTART_COUNT)", s.dir)
 		}
 		s.ledger, err = ledger.CreateIn(s.dir, run, now)
 	} else {
@@ -195,10 +218,14 @@ func (s *session) loop(settings ledger.Settings, remedies []string, predicted *l
 		}
 		s.note(ledger.Record{Kind: ledger.KindDecision, Decision: &ledger.Decision{
 			Action: next.Action, Why: next.Why, Args: next.Args, Remedies: next.Remedies}})
+		if next.Action == ActionRetry || next.Action == ActionWait {
+			s.tellNext(n, nodeNext{Action: next.Action})
+		}
 		switch next.Action {
 		case ActionRetry:
 			settings, remedies, predicted = next.Settings, next.Remedies, next.Predicted
-			settings.Resume = s.newestCheckpoint()
+			s.from = s.newestCheckpoint()
+			settings.Resume = s.from.Path
 			s.tellRetry(n, past, next, settings)
 			time.Sleep(s.pause(n))
 			continue

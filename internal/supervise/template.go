@@ -135,19 +135,26 @@ func WorldOf(argv []string) int {
 		"--num_gpus": &per, "-np": &per, "--ntasks": &per, "-n": nil,
 		"--nnodes": &nodes, "--num_nodes": &nodes,
 	}
+	launcherFlags(argv, func(name, value string) {
+		if into := flags[name]; into != nil {
+			set(into, value)
+		}
+	})
+	return per * nodes
+}
+
+// launcherFlags calls use for each flag of a launcher, up to the script.
+func launcherFlags(argv []string, use func(name, value string)) {
 	for i, a := range argv {
 		if a == "--" || strings.HasSuffix(a, ".py") {
-			break
+			return
 		}
 		name, value, inline := strings.Cut(a, "=")
-		into := flags[name]
-		if into == nil {
-			continue
-		}
 		if !inline && i+1 < len(argv) {
 			value = argv[i+1]
 		}
-		set(into, value)
+		if strings.HasPrefix(name, "-") {
+			use(name, value)
+		}
 	}
-	return per * nodes
 }

@@ -231,7 +231,6 @@ def _watch_resume(trainer, checkpoint):
     if os.path.exists(state):
         with open(state) as f:
             step = int(json.load(f).get("global_step", 0))
-    _events._state["step_offset"] = step
     per_step = batch_in_force(_events.config())[1]
     world = max(1, getattr(trainer.args, "world_size", 1))
     _events.emit("resume", path=str(path), step=step, samples=step * per_step * world)

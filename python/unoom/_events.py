@@ -14,7 +14,7 @@ import time
 PROTO = 1
 LONGEST = 4096
 
-_state = {"fd": None, "pid": None, "config": None, "phase": None, "step": 0, "failed": False}
+_state = {"fd": None, "pid": None, "config": None, "phase": None, "step": 0, "rows": 0, "failed": False}
 _lock = threading.Lock()
 
 

@@ -50,6 +50,8 @@ def _on_torch(torch):
         _guard("rehearse", _rehearse, config["rehearse_bytes"], _oom.observer)
     else:
         _guard("observer", _oom.attach, torch)
+    if config.get("snapshot"):
+        _guard("snapshot", _oom.record_history, torch)
     _oom.install()
     _guard("steps", Steps(config).install, torch)
     _guard("batch_norm", _watch_batch_norm, torch)
@@ -140,8 +142,10 @@ class Steps:
             peak_reserved=memory.peak_reserved(),
             retries=memory.retries(),
             ooms=memory.ooms(),
+            rows=_events._state["rows"],
             step_us=int((now - self.last) * 1e6) if self.last else 0,
         )
+        _events._state["rows"] = 0
         self.noted = self.last = now
 
 

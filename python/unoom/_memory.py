@@ -19,7 +19,7 @@ class _None:
     def empty_cache(self):
         pass
 
-    reset_peak = empty_cache
+    reset_peak = record_history = snapshot = empty_cache
 
 
 class _Cuda:
@@ -58,6 +58,9 @@ class _Cuda:
 
     def reset_peak(self):
         self.cuda.reset_peak_memory_stats()
+
+    def snapshot(self):
+        return self.cuda.memory._snapshot()
 
 
 def current():

@@ -18,8 +18,10 @@ _TEXT = re.compile(
     r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
 )
 
+COUNTED = 3  # optimizer steps whose rows are counted
+
 _root = {"module": None, "sample": None, "library": True, "autocast": None}
-_reported = {"raised": False, "previous": None}
+_reported = {"raised": False, "previous": None, "snapshot": False}
 
 
 def is_oom(error):
@@ -55,8 +57,36 @@ def observer(device, size, device_alloc, device_free):
             phase=phase_of_stack(),
             step=_events.current_step(),
         )
+        if _events.config().get("snapshot") and not _reported["snapshot"]:
+            _reported["snapshot"] = True
+            _save_snapshot(memory)
     except Exception:
         pass
+
+
+def record_history(torch):
+    """Keeps the trace that a snapshot at the first out-of-memory will hold."""
+    rehearsal = _memory._rehearsal
+    if rehearsal is not None:
+        rehearsal.record_history()
+        return
+    torch.cuda._lazy_call(lambda: torch.cuda.memory._record_memory_history(max_entries=100_000, stacks="python"))
+
+
+def _save_snapshot(memory):
+    """Writes what the allocator holds now, as torch.cuda.memory._dump_snapshot does."""
+    import pickle
+
+    taken = memory.snapshot()
+    if taken is None:
+        return
+    name = "snapshot.rank%s.pickle" % os.environ.get("RANK", "0")
+    path = os.path.join(_events.config()["events"], name)
+    part = "%s.%d.part" % (path, os.getpid())
+    with open(part, "wb") as f:
+        pickle.dump(taken, f, protocol=4)
+    os.replace(part, path)
+    _events.emit("snapshot", path=path)
 
 
 # Where a frame lies tells what the program is doing; the innermost decides.
@@ -225,7 +255,30 @@ def _remember(torch, module, args, kwargs, caller):
     with _memory.untracked():
         _root["sample"] = _calibrate.keep_row(torch, (args, kwargs), _root["rows"])
     _root["library"] = "site-packages" in caller.f_code.co_filename
+    _events.emit("first", rows=_root["rows"])
+    _count_rows(torch, module)
     _root["autocast"] = _calibrate.autocast_state(torch)
+
+
+def _count_rows(torch, module):
+    """Counts the rows of the first optimizer steps, for the supervisor to see
+    that they are as many as before the restart."""
+    from . import _calibrate
+
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return  # a hook would be compiled with it
+
+    def count(module, args, kwargs):
+        try:
+            state = _events._state
+            if state["step"] >= COUNTED or state.get("over"):
+                handle.remove()
+            elif module.training and torch.is_grad_enabled():
+                state["rows"] += _calibrate.rows_of(torch, (args, kwargs))
+        except Exception:
+            pass
+
+    handle = module.register_forward_pre_hook(count, with_kwargs=True)
 
 
 def _target(trace):

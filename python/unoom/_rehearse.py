@@ -13,6 +13,8 @@ expandable_segments:True pages are joined freely, so only their sum counts.
 
 import bisect
 import os
+import sys
+import time
 import weakref
 
 import torch
@@ -28,13 +30,14 @@ ROUND_LARGE = 2 << 20
 
 
 class Block:
-    __slots__ = ("addr", "size", "prev", "next", "free", "pool", "requested")
+    __slots__ = ("addr", "size", "prev", "next", "free", "pool", "requested", "frames")
 
     def __init__(self, addr, size, pool):
         self.addr, self.size, self.pool = addr, size, pool
         self.prev = self.next = None
         self.free = False
         self.requested = 0
+        self.frames = ()
 
 
 class OutOfRoom(Exception):
@@ -51,6 +54,8 @@ class Allocator:
         self.allocated = self.reserved = self.peak = self.peak_reserved = 0
         self.retries = self.ooms = 0
         self.top = 1 << 40
+        self.segments = {}  # address -> size
+        self.history = None  # the trace, where one is kept
 
     def malloc(self, requested):
         size = max(MIN_BLOCK, -(-requested // MIN_BLOCK) * MIN_BLOCK)
@@ -68,10 +73,13 @@ class Allocator:
                 self.flush()
                 if self.reserved + segment > self.capacity:
                     self.ooms += 1
+                    self.trace("oom", self.capacity - self.reserved, segment)
                     raise OutOfRoom(segment, size)
             self.reserved += segment
             self.peak_reserved = max(self.peak_reserved, self.reserved)
             block = Block(self.top, segment, 0 if small else 1)
+            self.segments[self.top] = segment
+            self.trace("segment_alloc", self.top, segment)
             self.top += segment + (2 << 20)
         rest = block.size - size
         if rest >= MIN_BLOCK if small else rest > SMALL:
@@ -85,6 +93,7 @@ class Allocator:
         block.free = False
         self._grown(block.size)
         block.requested = requested
+        block.frames = self.trace("alloc", block.addr, requested)
         return block
 
     def _malloc_expandable(self, size, requested):
@@ -117,6 +126,8 @@ class Allocator:
         self.allocated -= block.size
         if self.expandable:
             return
+        self.trace("free_requested", block.addr, block.requested)
+        self.trace("free_completed", block.addr, block.requested)
         before, after = block.prev, block.next
         if before is not None and before.free:
             self._remove(before)
@@ -130,6 +141,45 @@ class Allocator:
                 after.next.prev = block
         self._insert(block)
 
+    def trace(self, action, addr, size):
+        """Adds an entry as torch's recorder does; returns its stack."""
+        if self.history is None:
+            return ()
+        frames = _stack() if action in ("alloc", "free_requested", "oom") else []
+        entry = {"action": action, "size": size, "stream": 0, "time_us": int(time.time() * 1e6), "frames": frames}
+        entry["device_free" if action == "oom" else "addr"] = addr
+        self.history.append(entry)
+        return frames
+
+    def snapshot(self, live):
+        """What torch.cuda.memory._snapshot() returns; live are the blocks in use."""
+        out, heads = [], sorted(self.segments)
+        for addr in heads:
+            out.append(
+                {
+                    "device": 0, "address": addr, "total_size": self.segments[addr], "allocated_size": 0, "active_size": 0,
+                    "requested_size": 0, "stream": 0, "segment_type": "large", "segment_pool_id": (0, 0),
+                    "is_expandable": False, "frames": [], "blocks": [],
+                }
+            )  # fmt: skip
+        blocks = list(live) + [entry[2] for pool in self.pools for entry in pool]
+        for b in sorted(blocks, key=lambda b: b.addr):
+            segment = out[bisect.bisect_right(heads, b.addr) - 1]
+            segment["segment_type"] = "large" if b.pool else "small"
+            if not b.free:
+                segment["allocated_size"] += b.size
+                segment["active_size"] += b.size
+                segment["requested_size"] += b.requested
+            state = "inactive" if b.free else "active_allocated"
+            requested = 0 if b.free else b.requested
+            segment["blocks"].append({"address": b.addr, "size": b.size, "requested_size": requested, "state": state, "frames": list(b.frames)})
+        return {
+            "segments": out,
+            "device_traces": [self.history or []],
+            "allocator_settings": {"PYTORCH_CUDA_ALLOC_CONF": "", "expandable_segments": False, "max_split_size": -1,
+                                   "garbage_collection_threshold": 0.0, "roundup_power2_divisions": {}},
+        }  # fmt: skip
+
     def flush(self):
         """Gives all unused segments back, as empty_cache does."""
         if self.expandable:
@@ -140,9 +190,28 @@ class Allocator:
             for entry in pool:
                 if entry[2].prev is None and entry[2].next is None:
                     self.reserved -= entry[0]
+                    del self.segments[entry[1]]
+                    self.trace("segment_free", entry[1], entry[0])
                 else:
                     keep.append(entry)
             pool[:] = keep
+
+
+_frames = {}
+
+
+def _stack():
+    """The Python stack, the innermost first, as torch records it."""
+    out, f = [], sys._getframe(2)
+    while f is not None and len(out) < 60:
+        code = f.f_code
+        if not code.co_filename.endswith("/unoom/_rehearse.py"):
+            key = code, f.f_lineno
+            if key not in _frames:
+                _frames[key] = {"name": code.co_name, "filename": code.co_filename, "line": f.f_lineno}
+            out.append(_frames[key])
+        f = f.f_back
+    return out
 
 
 def format_size(n):
@@ -172,6 +241,14 @@ class Rehearsal(TorchDispatchMode):
         self.live = {}  # address of the storage -> (reference, block)
         self.observer = observer
         self.off = False
+
+    def record_history(self):
+        self.allocator.history = []
+
+    def snapshot(self):
+        if self.allocator.expandable:
+            return None  # pages have no addresses here
+        return self.allocator.snapshot([block for _, block in self.live.values()])
 
     # What _memory asks for.
     def allocated(self):
@@ -217,6 +294,7 @@ class Rehearsal(TorchDispatchMode):
         return out
 
     def _account(self, tensor):
+        tensor = getattr(tensor, "_local_tensor", tensor)  # of a DTensor: this rank's shard
         if tensor.device.type != "cpu" or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
             return
         storage = tensor.untyped_storage()
