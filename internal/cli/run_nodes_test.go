@@ -165,7 +165,7 @@ func TestRunOfSeveralRanks(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			out, free := t.TempDir(), t.TempDir()
-			nodes, dir := runNodes(t, c.nodes, []string{"--rehearse", "40MiB", "--global-batch", "64", "--world", "2", "--resume-dir", out, "--peer-grace", "20s"},
+			nodes, dir := runNodes(t, c.nodes, []string{"--rehearse", "30MiB", "--global-batch", "64", "--world", "2", "--resume-dir", out, "--peer-grace", "20s"},
 				func(rank int) []string {
 					return append(torchrun(c.nodes, c.per, rank), train(out, append(templates, c.more...)...)...)
 				})

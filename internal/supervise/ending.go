@@ -58,12 +58,18 @@ func (s *session) end(n int, past Past, next Next, status int) (int, error) {
 		s.sayFailed(n, v)
 		s.Say(next.Why, anys(next.Args)...)
 		if v.Outcome.IsOOM() && s.forward.ending() != 0 {
-			end.Next = s.writeNext(past, Decide(s.past, s.can, s.Limits))
+			following := Decide(s.past, s.can, s.Limits)
+			end.Next = s.writeNext(past, following)
 			end.Status = StatusRunAgain
+			if following.Action == ActionRetry {
+				following.Settings.Resume = s.newestCheckpoint().Path
+				s.remember(following.Settings)
+			}
 		}
 	case v.Outcome == Done && n > 1:
 		s.Say("run_done", n-1, past.Micro, past.Accumulation)
-		s.remember(past)
+		past.Settings.Resume = "" // a run that has ended begins anew
+		s.remember(past.Settings)
 	case past.Broken:
 		s.Say("run_why_counters")
 		end.Status = StatusFailed

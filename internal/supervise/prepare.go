@@ -132,13 +132,9 @@ func (s *session) planFile() string {
 	return filepath.Join(s.Root.Dir, "plans", hex.EncodeToString(sum[:8])+".json")
 }
 
-// remember keeps the settings that worked, for the next run of this command.
-func (s *session) remember(past Past) {
-	if s.RunDir != "" {
-		return
-	}
-	settings := past.Settings
-	settings.Resume = ""
+// remember keeps the settings that worked, or that come next after a run that
+// was stopped (75), for the next run of this command.
+func (s *session) remember(settings ledger.Settings) {
 	path := s.planFile()
 	if os.MkdirAll(filepath.Dir(path), 0o755) == nil {
 		_ = writeJSON(path, knownPlan{settings, s.id})
@@ -148,7 +144,7 @@ func (s *session) remember(past Past) {
 // startFrom returns the settings of the first attempt: as written, or as an
 // earlier run of the very same command found out that it needs.
 func (s *session) startFrom(settings ledger.Settings) (ledger.Settings, []string, *ledger.Predicted) {
-	if s.Fresh || s.RunDir != "" || s.MicroBatch != 0 {
+	if s.Fresh || s.MicroBatch != 0 {
 		return settings, nil, nil
 	}
 	data, err := os.ReadFile(s.planFile())
@@ -158,6 +154,9 @@ func (s *session) startFrom(settings ledger.Settings) (ledger.Settings, []string
 	var known knownPlan
 	if json.Unmarshal(data, &known) != nil {
 		return settings, nil, nil
+	}
+	if _, err := os.Stat(known.Settings.Resume); err != nil {
+		known.Settings.Resume = ""
 	}
 	s.Say("run_known", known.Run)
 	return known.Settings, nil, nil

@@ -218,24 +218,38 @@ func (s *session) loop(settings ledger.Settings, remedies []string, predicted *l
 		}
 		s.note(ledger.Record{Kind: ledger.KindDecision, Decision: &ledger.Decision{
 			Action: next.Action, Why: next.Why, Args: next.Args, Remedies: next.Remedies}})
-		if next.Action == ActionRetry || next.Action == ActionWait {
-			s.tellNext(n, nodeNext{Action: next.Action})
-		}
 		switch next.Action {
 		case ActionRetry:
+			before := settings.Resume
 			settings, remedies, predicted = next.Settings, next.Remedies, next.Predicted
-			s.from = s.newestCheckpoint()
+			if s.from = s.newestCheckpoint(); s.from.Path == "" && before != "" {
+				s.from = Checkpoint{Path: before, Step: -1} // of the run before this one
+			}
 			settings.Resume = s.from.Path
 			s.tellRetry(n, past, next, settings)
-			time.Sleep(s.pause(n))
-			continue
+			if s.rest(s.pause(n)) {
+				s.tellNext(n, nodeNext{Action: next.Action})
+				continue
+			}
 		case ActionWait:
 			s.Say(next.Why, anys(next.Args)...)
-			time.Sleep(30 * time.Second)
-			continue
+			if s.rest(30 * time.Second) {
+				s.tellNext(n, nodeNext{Action: next.Action})
+				continue
+			}
 		}
 		return s.end(n, past, next, status)
 	}
+}
+
+// rest waits; false means that the run was asked to end meanwhile.
+func (s *session) rest(d time.Duration) bool {
+	for end := time.Now().Add(d); s.forward.ending() == 0; time.Sleep(20 * time.Millisecond) {
+		if !time.Now().Before(end) {
+			return true
+		}
+	}
+	return false
 }
 
 // pause is the back-off before attempt n+1.
