@@ -91,13 +91,14 @@ def _arm(here):
 
 
 def _code(here):
-    """Makes `import unoom` find the package that came with this bootstrap."""
+    """Makes `import unoom` find the package that came with this bootstrap, not
+    another version that may be installed. The script's own folder stays first."""
     import json
 
     with open(here + "/unoom.json") as f:
         code = json.load(f).get("code")
     if code and code not in sys.path:
-        sys.path.append(code)
+        sys.path.insert(1, code)
 
 
 _here = __file__.rpartition("/")[0]

@@ -123,3 +123,13 @@ def test_long_events_are_cut_to_one_write(site, tmp_path):
     name = [n for n in os.listdir(tmp_path) if n.startswith("events.")][0]
     with open(tmp_path / name, "rb") as f:
         assert max(len(line) for line in f) <= 4096
+
+
+def test_our_own_version_comes_before_an_installed_one(site, tmp_path):
+    other = tmp_path / "installed"
+    (other / "unoom").mkdir(parents=True)
+    (other / "unoom" / "__init__.py").write_text("raise ImportError('another version')\n")
+    done = python(site, "import torch, unoom; print(unoom.__file__)", path=[str(other)])
+    assert done.stdout.strip() == os.path.join(ROOT, "unoom", "__init__.py"), done.stderr
+    (log,) = events(tmp_path)
+    assert log[0]["kind"] == "hello"

@@ -11,10 +11,15 @@ The package uses the standard library only and never imports torch by itself:
 where torch is needed, the script has it already. Nothing here raises into the
 script, except Microbatch, whose refusals are its answer. UNOOM_DISABLE=1 turns
 all of it off.
+
+`unoom run` brings the package along; `pip install ./python` installs it, so that
+a script that uses it also runs without.
 """
 
 from ._events import phase, record
 from ._release import release
+
+__version__ = "0.1.0"
 
 __all__ = ["CannotSplit", "Microbatch", "PeerFailed", "phase", "record", "release"]
 
