@@ -51,9 +51,10 @@ score:
 recipes:
 	$(GO) test ./internal/plan -run Recipes -every
 
-# Reading speed and memory against python3, and replay speed.
+# Reading speed and memory against python3, replay speed; estimates and plans.
 bench:
 	@$(GO) run ./tools/bench
+	@$(GO) test ./internal/memory ./internal/plan -run '^$$' -bench 'Estimate|Quick|Plan' | grep '^Bench'
 
 # Emitted files, read by the libraries that they are for; some minutes.
 emit-check: venv

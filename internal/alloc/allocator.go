@@ -113,6 +113,14 @@ type Device interface {
 
 // New returns an empty allocator.
 func New(c Config) *Allocator {
+	a := &Allocator{}
+	a.Renew(c)
+	return a
+}
+
+// Renew makes a the empty allocator that New returns for a configuration. It
+// keeps the memory of a's tables: a run after another does not make them again.
+func (a *Allocator) Renew(c Config) {
 	if c.Total == 0 {
 		c.Total = c.Capacity
 	}
@@ -122,7 +130,7 @@ func New(c Config) *Allocator {
 	if c.Torch == (Version{}) {
 		c.Torch = latest
 	}
-	a := &Allocator{conf: c.Settings.Normal(), rules: rulesOf(c.Torch), record: c.Record, device: c.Device, total: c.Total}
+	a.conf, a.rules, a.record, a.device, a.total = c.Settings.Normal(), rulesOf(c.Torch), c.Record, c.Device, c.Total
 	if c.Tie != TieByVersion {
 		a.rules.tie = c.Tie
 	}
@@ -132,7 +140,6 @@ func New(c Config) *Allocator {
 		a.SetMemoryFraction(a.conf.MemoryFraction)
 	}
 	a.Reset()
-	return a
 }
 
 const noLimit = -1

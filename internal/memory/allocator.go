@@ -1,6 +1,8 @@
 package memory
 
 import (
+	"sync"
+
 	"unoom/internal/alloc"
 )
 
@@ -28,4 +30,29 @@ func (c *cachingAllocator) free(handle int32) {
 		return
 	}
 	c.a.Free(alloc.Block(handle))
+}
+
+// stage is what a run is played on. Its tables are used again by the runs that
+// follow: making them takes longer than a run.
+type stage struct {
+	x     machine
+	dev   cachingAllocator
+	trace trace
+}
+
+var stages = sync.Pool{New: func() any { return &stage{} }}
+
+func newStage() *stage { return stages.Get().(*stage) }
+
+// done gives the stage back; what points into it is void.
+func (st *stage) done() { stages.Put(st) }
+
+// allocator makes the stage's device a caching allocator of a configuration.
+func (st *stage) allocator(conf alloc.Config) {
+	if st.dev.a == nil {
+		st.dev.a = alloc.New(conf)
+	} else {
+		st.dev.a.Renew(conf)
+	}
+	st.dev.failed = nil
 }

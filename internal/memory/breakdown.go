@@ -16,6 +16,16 @@ type Share struct {
 // breakdown returns what was allocated at a point of the log, largest first.
 // The shares sum to the allocated bytes at that point.
 func (x *machine) breakdown(at int) []Share {
+	sums := shares{}
+	sums.add(x, at, 1)
+	return sums.list()
+}
+
+// shares collects what is allocated, by what it is counted under.
+type shares map[itemKey]*Share
+
+// add counts what was live at a point of a machine's log, so many times.
+func (sums shares) add(x *machine, at, times int) {
 	live := make([]bool, len(x.sts))
 	for _, e := range x.log[:at] {
 		if e > 0 {
@@ -24,7 +34,6 @@ func (x *machine) breakdown(at int) []Share {
 			live[-e-1] = false
 		}
 	}
-	sums := map[itemKey]*Share{}
 	for i, l := range live {
 		if !l {
 			continue
@@ -46,12 +55,18 @@ func (x *machine) breakdown(at int) []Share {
 			sh = &Share{Kind: k.kind, Name: k.name}
 			sums[k] = sh
 		}
-		sh.Bytes += s.block
-		sh.Count++
+		sh.Bytes += s.block * int64(times)
+		sh.Count += times
 	}
+}
+
+// list returns the shares, largest first.
+func (sums shares) list() []Share {
 	out := make([]Share, 0, len(sums))
 	for _, sh := range sums {
-		out = append(out, *sh)
+		if sh.Bytes != 0 {
+			out = append(out, *sh)
+		}
 	}
 	slices.SortFunc(out, func(a, b Share) int {
 		return cmp.Or(cmp.Compare(b.Bytes, a.Bytes), cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Name, b.Name))

@@ -1,5 +1,7 @@
 package memory
 
+import "hash/fnv"
+
 // A Kind is what memory is for. The words are those of package account.
 type Kind string
 
@@ -41,6 +43,9 @@ type itemKey struct {
 type itemTable struct {
 	keys []itemKey
 	ids  map[itemKey]itemID
+	// hashes are of the keys, of itemWidth bits, so that what two machines count
+	// can be compared.
+	hashes []uint64
 }
 
 func (t *itemTable) id(kind Kind, name string) itemID {
@@ -53,6 +58,9 @@ func (t *itemTable) id(kind Kind, name string) itemID {
 	}
 	id := itemID(len(t.keys))
 	t.keys = append(t.keys, k)
+	h := fnv.New64a()
+	h.Write([]byte(k.kind + "/" + Kind(k.name)))
+	t.hashes = append(t.hashes, h.Sum64()&itemBits)
 	t.ids[k] = id
 	return id
 }

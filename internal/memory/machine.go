@@ -80,6 +80,7 @@ type section struct {
 	iteration int
 	allocated int64
 	at        int // length of the log then
+	from      int // length of the log at its start
 }
 
 // machine plays a program: it owns storages, parameters and the tape.
@@ -124,7 +125,16 @@ type machine struct {
 
 // begin starts a section of the run; peaks are told apart by it.
 func (x *machine) begin(p Phase, label string, iteration int) {
-	x.sections = append(x.sections, section{p, label, iteration, x.cur, len(x.log)})
+	x.sections = append(x.sections, section{p, label, iteration, x.cur, len(x.log), len(x.log)})
+}
+
+// reset makes x the machine of a new run on a device. It keeps the memory of its
+// tables.
+func (x *machine) reset(dev device) {
+	*x = machine{dev: dev, training: true, sts: x.sts[:0], log: x.log[:0], sections: x.sections[:0], items: x.items, params: x.params[:0], tapes: x.tapes, frames: x.frames, cache: x.cache[:0]}
+	x.item = x.items.id("", "other")
+	x.begin(Load, "load", 0)
+	x.newTape()
 }
 
 // alloc makes a storage with one reference.
