@@ -85,6 +85,9 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 		est.Verdict, reserved = fit(w, lib, mid, room, least)
 	}
 	defer mid.done()
+	if len(stages) > 0 { // the others are known by folded plays
+		stages[0].Allocated = units.Bytes(mid.peak.allocated)
+	}
 	est.Phase, est.Items = mid.peak.phase, mid.x.breakdown(mid.peak.at)
 	est.phases(mid.x.sections)
 	est.Held = units.Bytes(mid.ends[len(mid.ends)-1])
@@ -163,21 +166,41 @@ func (e *Engine) Quick(w *workload.Workload) (Peak, error) {
 	if err != nil {
 		return Peak{}, err
 	}
+	var best section
+	ranks := stagesOf(w)
+	if len(ranks) == 0 {
+		if best, err = peakOf(w, lib); err != nil {
+			return Peak{}, err
+		}
+	}
+	for _, rank := range ranks {
+		s, err := peakOf(onStage(w, rank), lib)
+		if err != nil {
+			return Peak{}, err
+		}
+		if s.allocated > best.allocated {
+			best = s
+		}
+	}
+	return Peak{best.phase, best.label, best.iteration, units.Bytes(best.allocated)}, nil
+}
+
+// peakOf is the section with the peak of one rank, folded where layers repeat.
+func peakOf(w *workload.Workload, lib library) (section, error) {
 	f, err := foldedPlay(w, lib)
 	if err != nil {
-		return Peak{}, err
+		return section{}, err
 	}
 	if f != nil {
 		defer f.close()
-		s := f.sections[f.peak]
-		return Peak{s.phase, s.label, s.iteration, units.Bytes(s.allocated)}, nil
+		return f.sections[f.peak], nil
 	}
 	p, err := play(w, lib, 0)
 	if err != nil {
-		return Peak{}, err
+		return section{}, err
 	}
 	defer p.done()
-	return Peak{p.peak.phase, p.peak.label, p.peak.iteration, units.Bytes(p.peak.allocated)}, nil
+	return p.peak, nil
 }
 
 // fit decides whether a run fits into room bytes, and says what the allocator

@@ -39,11 +39,11 @@ func stagesOf(w *workload.Workload) []int64 {
 func fullest(w *workload.Workload, lib library) (*workload.Workload, []Stage) {
 	var list []Stage
 	for _, rank := range stagesOf(w) {
-		run, err := play(onStage(w, rank), lib, 0)
+		peak, err := peakOf(onStage(w, rank), lib)
 		if err != nil {
 			return w, nil // what cannot be played says so when it is
 		}
-		list = append(list, Stage{rank, units.Bytes(run.peak.allocated)})
+		list = append(list, Stage{rank, units.Bytes(peak.allocated)})
 	}
 	if len(list) == 0 {
 		return w, nil
