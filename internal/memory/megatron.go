@@ -48,10 +48,11 @@ type megatron struct {
 	deferLimit, deferred int
 	waiting              []int32
 	inputGrad            int32
-	hybrid               bool  // layers of one part each
-	optShards            int64 // ranks over which the distributed optimizer divides
-	instances            int64 // of the distributed optimizer
-	expertParams         int64 // beside params
+	hybrid               bool     // layers of one part each
+	optShards            int64    // ranks over which the distributed optimizer divides
+	layout               []string // the letters of each stage, nil: even
+	instances            int64    // of the distributed optimizer
+	expertParams         int64    // beside params
 	experts              expertSetup
 	copies               map[*matrix][]*matrix // the matrices of experts that run one by one
 }
@@ -137,6 +138,16 @@ func (m *megatron) readArguments() error {
 	if n := int64(strings.Count(m.option("hybrid-layer-pattern"), "|")) + 1; n > m.p && n%m.p == 0 {
 		m.v = n / m.p // bars divide the stages
 	}
+	if text := m.option("pipeline-model-parallel-layout"); text != "" {
+		stages, err := pipelineLayout(text)
+		if err != nil {
+			return err
+		}
+		if int64(len(stages))%m.p != 0 {
+			return &NotModelled{"a pipeline layout of " + strconv.Itoa(len(stages)) + " stages on " + strconv.FormatInt(m.p, 10) + " ranks"}
+		}
+		m.layout, m.v = stages, int64(len(stages))/m.p
+	}
 	m.rnk = m.p - 1
 	if w.Parallel.Rank == "first" {
 		m.rnk = 0
@@ -160,6 +171,9 @@ func (m *megatron) readArguments() error {
 		return &NotModelled{"selective recomputation in Megatron"}
 	case w.Offload != workload.NoOffload && w.Offload != "":
 		return &NotModelled{"offload in Megatron"}
+	}
+	if len(w.Model.Stacks) > 1 && w.Model.Stacks[1].Name == "mtp" && w.Model.TiedHead {
+		return &NotModelled{"multi-token prediction with a tied head in Megatron"}
 	}
 	for _, l := range w.Model.Stacks[0].Layers {
 		m.hybrid = m.hybrid || l.Attention == nil || l.MLP == nil && l.MoE == nil

@@ -2,6 +2,7 @@ package memory
 
 import (
 	"strconv"
+	"strings"
 
 	"unoom/internal/model"
 )
@@ -9,6 +10,18 @@ import (
 // layersOf returns the indices of the layers on a pipeline rank, chunk by chunk.
 func (m *megatron) layersOf(total int64) [][]int {
 	out := make([][]int, m.v)
+	if m.layout != nil {
+		at := 0
+		for i, stage := range m.layout {
+			for range strings.Count(stage, "t") {
+				if int64(i)%m.p == m.rnk && int64(at) < total {
+					out[int64(i)/m.p] = append(out[int64(i)/m.p], at)
+				}
+				at++
+			}
+		}
+		return out
+	}
 	firstN, errF := strconv.ParseInt(m.option("decoder-first-pipeline-num-layers"), 10, 64)
 	lastN, errL := strconv.ParseInt(m.option("decoder-last-pipeline-num-layers"), 10, 64)
 	if errF == nil || errL == nil {
@@ -70,15 +83,18 @@ func (m *megatron) load() error {
 		}
 	}
 	ld := &megatronLoader{m: m}
-	tiedCopy := m.last && !m.first && w.Model.TiedHead
+	mtp := len(w.Model.Stacks) > 1 && w.Model.Stacks[1].Name == "mtp"
+	// The head that is tied, and prediction layers, need the table on the last
+	// stage too.
+	copied := m.last && !m.first && (w.Model.TiedHead || mtp)
 	n := x.load(w.Model, ld, func(s, l int) bool {
 		_, ok := wanted[l]
-		return s == 0 && ok || s > 0 && w.Model.Family == model.EncoderDecoder
+		return s == 0 && ok || s > 0 && (w.Model.Family == model.EncoderDecoder || mtp && m.last)
 	},
 		func(part string) bool {
 			switch part {
 			case "embed":
-				return m.first || tiedCopy
+				return m.first || copied
 			case "head":
 				return m.last
 			}
@@ -225,6 +241,9 @@ func (ld *megatronLoader) vector(_ *machine, p place) *vector {
 		switch p.mod.Role {
 		case model.RoleSSMConv, model.RoleSSMNorm, model.RoleSSMParams:
 			n /= ld.m.t // heads and groups are divided
+		}
+		if p.mod.Kind == model.Linear && p.mod.Split == model.SplitOutputs {
+			n /= ld.m.t
 		}
 		ld.param(w, p.mod.Name, n, 1, n)
 	}

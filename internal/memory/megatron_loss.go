@@ -16,7 +16,29 @@ func (m *megatron) head(h tensor, batch []tensor) tensor {
 		x.drop(normed)
 		normed = n
 	}
-	sum := m.tokenLoss(normed)
+	var further []tensor
+	if m.predicting() {
+		views := m.predictFurther(normed)
+		normed, further = views[0], views[1:]
+	}
+	sum := none()
+	for i, view := range further {
+		loss := m.tokenLoss(view)
+		if i == 0 {
+			sum = loss
+			continue
+		}
+		total := x.add(sum, loss)
+		x.drop(sum, loss)
+		sum = total
+	}
+	last := m.tokenLoss(normed)
+	if len(further) > 0 {
+		total := x.add(sum, last)
+		x.drop(sum, last)
+		last = total
+	}
+	sum = last
 	if pair.st >= 0 {
 		total := x.add(sum, pair)
 		x.drop(sum, pair)

@@ -100,6 +100,8 @@ func TestMegatronLeaksNothing(t *testing.T) {
 		"latent, not fused":    {latent + "no-rope-fusion", workload.Parallel{Tensor: 2, Pipeline: 2}},
 		"deterministic":        {mixture + "deterministic-mode", workload.Parallel{Data: 2, Expert: 2}},
 		"no gradient fusion":   {mixture + latent + "no-gradient-accumulation-fusion", workload.Parallel{Data: 2, Expert: 2}},
+		"prediction":           {mixture + "mtp-num-layers=2", workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
+		"latent prediction":    {latent + "mtp-num-layers=1", workload.Parallel{Tensor: 2, Pipeline: 2}},
 		"recomputed, pipeline": {mixture, workload.Parallel{Data: 2, Expert: 2, Pipeline: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -147,6 +149,33 @@ func TestStagesSumToTheModel(t *testing.T) {
 			if want := whole.params + whole.expertParams; sum != want || want != counted {
 				t.Errorf("%q over %d stages: %d parameters, want %d (the model has %d)", arguments, stages, sum, want, counted)
 			}
+		}
+	}
+}
+
+// A layout divides the layers as it says.
+func TestPipelineLayout(t *testing.T) {
+	for text, want := range map[string]string{
+		"Et*2|(tt|)*5t|tmL": "Ett|tt|tt|tt|tt|tt|t|tmL",
+		"Ettt|t*3mL":        "Ettt|tttmL",
+		"E|(t|)*4,L":        "E|t|t|t|t|L",
+	} {
+		stages, err := pipelineLayout(text)
+		if got := strings.Join(stages, "|"); err != nil || got != want {
+			t.Errorf("%s: %s, %v; want %s", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"Et*2|(tt|*5tL", "Etx", "Et*|L", "(((t)*9999)*9999)*9999", "t)L"} {
+		if stages, err := pipelineLayout(text); err == nil {
+			t.Errorf("%s was read as %d stages", text, len(stages))
+		}
+	}
+	for rank, want := range []int64{3, 1} {
+		w := launch(t, "pipeline-model-parallel-layout=Et*3|tL", workload.Parallel{Pipeline: 2})
+		w.Parallel.Rank = strconv.Itoa(rank)
+		m, _ := playedMegatron(t, w)
+		if n := int64(len(m.chunks[0])); n != want {
+			t.Errorf("rank %d has %d layers, want %d", rank, n, want)
 		}
 	}
 }

@@ -162,7 +162,7 @@ func (m *megatron) batchTensors(first, last bool) []tensor {
 	if !first && !last {
 		return nil
 	}
-	if first {
+	if first || m.predicting() {
 		ts = append(ts, x.tensor(n, i64), x.tensor(n, i64)) // tokens, positions
 	}
 	if last {
