@@ -25,6 +25,12 @@ func (s *signals) complete(sit *remedy.Situation) {
 	sit.EvalBatch, sit.Platform = s.evalBatch, s.platform
 	sit.Workers, sit.Vocabulary = count(oomlog.FactWorkers), count(oomlog.FactVocabulary)
 	sit.Params = facts.Int(oomlog.FactParameters)
+	sit.Versions = map[string]string{}
+	for lib, kind := range map[string]oomlog.FactKind{"torch": oomlog.FactTorch, "transformers": oomlog.FactTransformers} {
+		if v := text(kind); v != "" {
+			sit.Versions[lib] = v
+		}
+	}
 	if v, ok := facts.Get(oomlog.FactAllocConf); ok {
 		sit.AllocatorConf = v.Value
 	}

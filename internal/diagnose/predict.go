@@ -286,7 +286,7 @@ func readings(m *model.Model, card workload.GPU, s *remedy.Situation) []*workloa
 		card.Capacity = s.Account.Capacity - s.Account.Of(account.OtherProcesses)
 	}
 	w := &workload.Workload{
-		Model: m, Name: s.Model, Framework: workload.HFTrainer, Method: workload.Full, Precision: workload.AMPBF16,
+		Model: m, Name: s.Model, Versions: s.Versions, Framework: workload.HFTrainer, Method: workload.Full, Precision: workload.AMPBF16,
 		MicroBatch: int64(s.MicroBatch), Accumulation: int64(max(s.Accumulation, 1)), Seq: int64(s.Sequence),
 		Checkpointing: workload.NoCheckpointing, Attention: workload.SDPA, GPU: card,
 		Optimizer: workload.Optimizer{Name: or(optimizerName(s.Optimizer), "adamw_torch_fused")}, Sharding: workload.NoSharding, Offload: workload.NoOffload,

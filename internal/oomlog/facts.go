@@ -38,6 +38,7 @@ const (
 	FactEngineShare   FactKind = "engine_memory_share" // vLLM, SGLang
 	FactPreallocation FactKind = "preallocation"       // XLA_PYTHON_CLIENT_*, allow_growth
 	FactTorch         FactKind = "torch_version"
+	FactTransformers  FactKind = "transformers_version"
 	FactCUDA          FactKind = "cuda_version"
 	FactDriver        FactKind = "driver_version"
 	FactGPU           FactKind = "gpu"
@@ -386,6 +387,14 @@ func (r *factReader) read(to Facts, text string, at Source) Facts {
 			break
 		}
 	}
+	for _, lib := range [...]struct {
+		name string
+		kind FactKind
+	}{{"transformers", FactTransformers}, {"torch", FactTorch}} {
+		if v := versionAfter(text, lib.name); v != "" {
+			add(lib.kind, lib.name, v, 1)
+		}
+	}
 	if _, rest, ok := strings.Cut(text, ":print]"); ok { // DeepSpeed: "[config.py:1000:print]   zero_optimization_stage ...... 2"
 		if words := strings.Fields(rest); len(words) >= 2 {
 			if k, ok := r.lookup(words[0]); ok {
@@ -402,6 +411,33 @@ func (r *factReader) read(to Facts, text string, at Source) Facts {
 	}
 	r.pairs(text, add)
 	return to
+}
+
+// versionAfter returns the version that follows the name of a library: 4.56.1 in
+// "transformers 4.56.1", "transformers==4.56.1" and "transformers version: 4.56.1".
+func versionAfter(text, name string) string {
+	for from := 0; ; {
+		at := strings.Index(text[from:], name)
+		if at < 0 {
+			return ""
+		}
+		at += from
+		from = at + len(name)
+		if at > 0 && (isNameByte(text[at-1]) || text[at-1] == '/' || text[at-1] == '.') {
+			continue
+		}
+		rest := strings.TrimLeft(text[from:], " =:\"'`(v")
+		rest = strings.TrimLeft(strings.TrimPrefix(rest, "ersion"), " =:\"'`(v")
+		n := digits([]byte(rest))
+		if n == 0 || n > 2 || len(rest) < n+2 || rest[n] != '.' || digits([]byte(rest[n+1:])) == 0 || len(text[from:])-len(rest) == 0 {
+			continue
+		}
+		end := n
+		for end < len(rest) && (rest[end] == '.' || rest[end] == '+' || isNameByte(rest[end])) {
+			end++
+		}
+		return strings.TrimRight(rest[:end], ".")
+	}
 }
 
 // pretrained reads the name in from_pretrained("name").

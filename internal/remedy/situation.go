@@ -68,14 +68,15 @@ type Situation struct {
 	MicroBatch, Accumulation, Sequence, WorldSize int
 	EvalBatch                                     int // 0 unknown
 	DType, Optimizer, Model                       string
-	Params                                        int64  // parameters of the model, 0 unknown
-	Vocabulary                                    int    // 0 unknown
-	Method                                        string // full, lora, qlora; "" unknown
-	Sharding                                      string // none, dp, ddp, zero1, zero2, zero3, fsdp; "" unknown
-	Attention                                     string // eager, sdpa, flash; "" unknown
-	AllocatorConf                                 string // value of PYTORCH_CUDA_ALLOC_CONF, "" unknown
-	Platform                                      string // linux, wsl, windows, jetson, macos; "" unknown
-	Workers                                       int    // DataLoader workers, 0 unknown
+	Params                                        int64             // parameters of the model, 0 unknown
+	Vocabulary                                    int               // 0 unknown
+	Method                                        string            // full, lora, qlora; "" unknown
+	Sharding                                      string            // none, dp, ddp, zero1, zero2, zero3, fsdp; "" unknown
+	Attention                                     string            // eager, sdpa, flash; "" unknown
+	AllocatorConf                                 string            // value of PYTORCH_CUDA_ALLOC_CONF, "" unknown
+	Platform                                      string            // linux, wsl, windows, jetson, macos; "" unknown
+	Versions                                      map[string]string // library to version, as far as the text says
+	Workers                                       int               // DataLoader workers, 0 unknown
 	Checkpointing                                 *bool
 	ExpandableSegments                            *bool
 	Compile                                       *bool
