@@ -10,6 +10,7 @@ import (
 
 	"unoom/internal/gpu"
 	"unoom/internal/i18n"
+	"unoom/internal/ledger"
 	"unoom/internal/memory"
 	"unoom/internal/plan"
 	"unoom/internal/remedy"
@@ -64,6 +65,13 @@ type estimated struct {
 
 	perSample, perToken units.Bytes // of the device; 0: not known
 	largest             int64       // micro-batch that fits; -1: not known
+
+	machine *ledger.Calibration // how far the engine was off here; nil: not known
+}
+
+// here is the peak as the runs of this machine would have it.
+func (r *estimated) here() units.Bytes {
+	return units.Bytes(r.machine.Ratio * float64(r.engine.Allocated.Mid))
 }
 
 func (e *estimateCommand) run(args []string, dash int) error {
@@ -92,6 +100,9 @@ func (e *estimateCommand) run(args []string, dash int) error {
 		return err
 	}
 	r.slopes(engine)
+	if r.engine != nil {
+		r.machine = e.thisMachine()
+	}
 	if e.json {
 		err = e.printJSON("unoom/estimate/v1", append(warningTexts(i18n.Load(i18n.English), w.said), assumed(wl)...), e.jsonOf(r))
 	} else {

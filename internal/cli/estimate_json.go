@@ -26,6 +26,14 @@ type (
 		PerSample *units.Bytes       `json:"per_sample_bytes"`
 		PerToken  *units.Bytes       `json:"per_token_bytes"`
 		Largest   *int64             `json:"largest_micro_batch"`
+		Machine   *machineJSON       `json:"this_machine,omitempty"`
+	}
+	// machineJSON is what the runs in the ledger of this machine say.
+	machineJSON struct {
+		Host      string      `json:"host"`
+		Runs      int         `json:"runs"`
+		Ratio     float64     `json:"measured_over_predicted_ratio"`
+		Allocated units.Bytes `json:"peak_allocated_bytes"`
 	}
 	phaseJSON struct {
 		Phase     string      `json:"phase"`
@@ -63,6 +71,9 @@ func (e *estimateCommand) jsonOf(r *estimated) estimateDataJSON {
 		return out
 	}
 	out.Source = "engine"
+	if m := r.machine; m != nil {
+		out.Machine = &machineJSON{m.Host, m.Runs, m.Ratio, r.here()}
+	}
 	allocated, reserved := rangeOf(r.engine.Allocated), rangeOf(r.engine.Reserved)
 	out.Allocated, out.Reserved = &allocated, &reserved
 	for _, p := range r.engine.Phases {

@@ -24,6 +24,7 @@ func (e *estimateCommand) print(r *estimated) error {
 		e.printParts(p, r)
 		e.printPhases(p, r)
 		e.printSlope(p, r)
+		e.printMachine(p, r)
 	} else {
 		p.Blank()
 		p.Para(0, e.say("closed_form", r.missing))
@@ -149,6 +150,14 @@ func (e *estimateCommand) printSlope(p *text.Printer, r *estimated) {
 		line += " " + e.say("largest", r.largest)
 	}
 	p.Para(0, line)
+}
+
+// printMachine says what earlier runs on this machine make of the estimate.
+func (e *estimateCommand) printMachine(p *text.Printer, r *estimated) {
+	if r.machine != nil {
+		p.Blank()
+		p.Para(0, e.say("this_machine", r.machine.Runs, fmt.Sprintf("%.2f", r.machine.Ratio), r.here()))
+	}
 }
 
 // printBasis says what the numbers rest on.

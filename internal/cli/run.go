@@ -34,6 +34,7 @@ type runFlags struct {
 	queue                          bool
 	need                           string
 	runDir, rehearse, resumeDir    string
+	configs                        []string
 }
 
 func (a *app) runCommand() *cobra.Command {
@@ -80,6 +81,7 @@ func (a *app) runCommand() *cobra.Command {
 	flags.StringVar(&f.need, "need", "", "with --queue: what the run will hold on its card, such as 20GiB (default: a card of its own)")
 	flags.StringVar(&f.runDir, "run-dir", "", "folder of this run (default: a new one; see unoom runs); several nodes agree in one that all see")
 	flags.StringVar(&f.resumeDir, "resume-dir", "", "where the command puts its checkpoints, if it cannot be seen from its framework")
+	flags.StringArrayVar(&f.configs, "config", nil, "a `FILE` of your stack that says what is trained, for predictions, where the command does not name it")
 	flags.StringVar(&f.rehearse, "rehearse", "", "on a CPU: count memory as a card of this capacity would, such as 24GiB")
 	return c
 }
@@ -126,6 +128,7 @@ func (a *app) run(f runFlags, args []string) error {
 		}
 		o.Rehearse = capacity
 	}
+	o.Predict = a.predictorOf(o, f.configs)
 	if f.dryRun {
 		return a.runDry(o)
 	}

@@ -156,9 +156,12 @@ func (a *app) showTry(p *text.Printer, h ledger.History, t ledger.Try) {
 		p.Para(2, a.msgs.Text("runs_measured", a.bytesOr(m.PeakAllocated), a.bytesOr(m.PeakReserved), a.bytesOr(m.Capacity)))
 		p.Para(2, a.msgs.Text("runs_steps", m.Steps, (time.Duration(e.DurationMs)*time.Millisecond).Round(100*time.Millisecond)))
 	}
+	if g := e.Engine; g != nil && (pred == nil || pred.Source != g.Source) {
+		p.Para(2, a.msgs.Text("runs_predicted", units.Estimate{Low: g.Low, Mid: g.Mid, High: g.High}, g.Source))
+	}
 	for _, score := range h.Scores() {
 		if score.Attempt == e.N && score.Run == h.Run.ID {
-			p.Para(2, a.msgs.Text("runs_off", fmt.Sprintf("%+.1f", 100*score.Error())))
+			p.Para(2, a.msgs.Text("runs_off", fmt.Sprintf("%+.1f", 100*score.Error()), score.Source))
 		}
 	}
 	for _, line := range e.Evidence {

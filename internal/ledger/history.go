@@ -1,6 +1,7 @@
 package ledger
 
 import (
+	"slices"
 	"time"
 
 	"unoom/internal/units"
@@ -105,12 +106,44 @@ func (s Score) Error() float64 {
 func (h History) Scores() []Score {
 	var out []Score
 	for _, t := range h.Tries {
-		p, e := t.Attempt.Predicted, t.Ended
-		if p == nil || e == nil || e.Measured == nil || e.Measured.PeakAllocated == nil ||
-			e.Measured.Steps < 2 || e.Status != 0 {
+		e := t.Ended
+		if e == nil || e.Measured == nil || e.Measured.PeakAllocated == nil || e.Measured.Steps < 2 || e.Status != 0 {
 			continue
 		}
-		out = append(out, Score{h.Run.ID, t.Attempt.N, h.Run.Host, p.Source, p.Mid, *e.Measured.PeakAllocated})
+		for _, p := range []*Predicted{t.Attempt.Predicted, e.Engine} {
+			if p != nil && (p != e.Engine || t.Attempt.Predicted == nil || t.Attempt.Predicted.Source != p.Source) {
+				out = append(out, Score{h.Run.ID, t.Attempt.N, h.Run.Host, p.Source, p.Mid, *e.Measured.PeakAllocated})
+			}
+		}
 	}
 	return out
+}
+
+// A Calibration is how far the memory engine was off on one machine.
+type Calibration struct {
+	Host  string  `json:"host"`
+	Runs  int     `json:"runs"`  // finished attempts that it rests on
+	Ratio float64 `json:"ratio"` // measured over predicted, the median
+}
+
+// leastRuns are as many as a median of a machine should rest on.
+const leastRuns = 3
+
+// Calibrate compares what was measured on a machine with what the engine said,
+// over the runs of a ledger; false where there are too few.
+func Calibrate(list []History, host string) (Calibration, bool) {
+	var ratios []float64
+	for _, h := range list {
+		for _, s := range h.Scores() {
+			if s.Host == host && s.Source == "engine" && s.Predicted > 0 {
+				ratios = append(ratios, float64(s.Measured)/float64(s.Predicted))
+			}
+		}
+	}
+	if len(ratios) < leastRuns {
+		return Calibration{}, false
+	}
+	slices.Sort(ratios)
+	n := len(ratios)
+	return Calibration{host, n, (ratios[n/2] + ratios[(n-1)/2]) / 2}, true
 }

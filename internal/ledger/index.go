@@ -14,7 +14,7 @@ import (
 
 // indexVersion changes when the table or what Fold makes of the lines does; an
 // index of another version is thrown away and built again.
-const indexVersion = 1
+const indexVersion = 2
 
 const createTable = `CREATE TABLE IF NOT EXISTS runs (
 	id TEXT PRIMARY KEY, size INTEGER NOT NULL, mtime INTEGER NOT NULL, history TEXT NOT NULL)`

@@ -134,6 +134,27 @@ func TestTheIndexIsRebuilt(t *testing.T) {
 	}
 }
 
+func TestCalibrationIsTheMedianOfThisMachinesRuns(t *testing.T) {
+	run := func(host, source string, predicted, measured units.Bytes, steps int64) History {
+		return History{Run: Run{Host: host}, Tries: []Try{{
+			Attempt: Attempt{N: 1},
+			Ended:   &Ended{N: 1, Measured: &Measured{PeakAllocated: &measured, Steps: steps}, Engine: &Predicted{Mid: predicted, Source: source}},
+		}}}
+	}
+	list := []History{
+		run("here", "engine", 10*units.GiB, 11*units.GiB, 5), run("here", "engine", 10*units.GiB, 12*units.GiB, 5),
+		run("there", "engine", 10*units.GiB, 30*units.GiB, 5), run("here", "calibration", 10*units.GiB, 30*units.GiB, 5),
+		run("here", "engine", 10*units.GiB, 40*units.GiB, 1), // had not shown what it needs
+	}
+	if c, ok := Calibrate(list, "here"); ok {
+		t.Errorf("two runs are too few: %+v", c)
+	}
+	list = append(list, run("here", "engine", 10*units.GiB, 20*units.GiB, 5), run("here", "engine", 10*units.GiB, 13*units.GiB, 5))
+	if c, ok := Calibrate(list, "here"); !ok || c.Runs != 4 || c.Ratio < 1.249 || c.Ratio > 1.251 {
+		t.Errorf("%+v, %v; want 1.25 of 4", c, ok)
+	}
+}
+
 func TestFind(t *testing.T) {
 	root := Root{t.TempDir()}
 	for _, id := range []string{"20260101-a", "20260102-a", "20260102-b"} {

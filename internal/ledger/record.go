@@ -86,6 +86,9 @@ type Predicted struct {
 	Mid    units.Bytes `json:"mid_bytes"`
 	High   units.Bytes `json:"high_bytes"`
 	Source string      `json:"source"` // calibration, attempts, engine
+	// Reserved is the most that the allocator may reserve, where that is known
+	// apart from what is allocated.
+	Reserved units.Bytes `json:"reserved_high_bytes,omitempty"`
 }
 
 // Measured is what an attempt was seen to need on its fullest card. Nil: not
@@ -116,7 +119,10 @@ type Ended struct {
 	Swept      int       `json:"swept,omitempty"` // processes that had to be ended
 	Stuck      []int     `json:"stuck,omitempty"` // and those that would not end
 	Failed     []Check   `json:"failed_checks,omitempty"`
-	Snapshot   string    `json:"snapshot,omitempty"` // of the allocator when memory ran out
+	// Engine is what the memory engine says of the attempt's settings, whatever
+	// the decision for them rested on; nil where the workload is not known.
+	Engine   *Predicted `json:"engine,omitempty"`
+	Snapshot string     `json:"snapshot,omitempty"` // of the allocator when memory ran out
 }
 
 // Check is a counter that is not what it must be after a restart.

@@ -43,6 +43,12 @@ func (s *session) attempt(n int, settings ledger.Settings, remedies []string, pr
 			return Past{}, 0, err
 		}
 	}
+	engine := make(chan *ledger.Predicted, 1)
+	if s.Predict != nil {
+		go func() { engine <- s.Predict(settings) }() // while it starts
+	} else {
+		engine <- nil
+	}
 	own, events, err := s.play(n, settings)
 	if err != nil {
 		return Past{}, 0, err
@@ -63,7 +69,7 @@ func (s *session) attempt(n int, settings ledger.Settings, remedies []string, pr
 	ended := &ledger.Ended{
 		N: n, Status: e.Status.Shell(), Outcome: string(verdict.Outcome), Source: verdict.Source, Evidence: verdict.Evidence,
 		Phase: verdict.Phase, DurationMs: time.Since(started).Milliseconds(), Measured: measured(processes, verdict),
-		Failed: s.failedChecks(n, processes),
+		Failed: s.failedChecks(n, processes), Engine: <-engine,
 	}
 	for _, end := range ends {
 		ended.Swept += end.Swept

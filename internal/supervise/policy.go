@@ -1,6 +1,7 @@
 package supervise
 
 import (
+	"slices"
 	"strconv"
 
 	"unoom/internal/ledger"
@@ -39,7 +40,13 @@ type Abilities struct {
 	Checkpointing string
 	// Environment: PyTorch reads it.
 	Environment bool
+	// Predict asks the memory engine; nil where the workload is not known.
+	Predict Predictor
 }
+
+// A Predictor says what an attempt with other settings needs on its fullest
+// card, from the model itself; nil where it cannot.
+type Predictor func(ledger.Settings) *ledger.Predicted
 
 // A Past is an attempt that has ended, in the terms of the policy.
 type Past struct {
@@ -232,7 +239,7 @@ func smallerBatch(past []Past, can Abilities) (Next, bool) {
 		return Next{}, false
 	}
 	rows := last.rowsOfStep()
-	pred := predictor(past, last.Settings.Checkpointing == "full")
+	pred := predictor(past, last.Settings.Checkpointing == "full", can.Predict)
 	for _, m := range sizesBelow(rows, last.Micro, can.Uneven) {
 		if failedBefore(past, m, last.Settings) {
 			continue
@@ -281,7 +288,7 @@ func checkpointed(past []Past, can Abilities, lim Limits) (Next, bool) {
 	s.Checkpointing = "full"
 	first := past[0]
 	next := Next{Action: ActionRetry, Remedies: []string{remedyCheckpointing}, Why: "run_why_checkpointing"}
-	pred := predictor(past, true)
+	pred := predictor(past, true, can.Predict)
 	rows := first.rowsOfStep()
 	if rows == 0 || can.Batch == "" {
 		if p, fits := pred(max(1, last.Micro)); fits {
@@ -323,13 +330,19 @@ func failedBefore(past []Past, micro int, s ledger.Settings) bool {
 }
 
 // sizesBelow lists the micro-batches below limit that keep the rows of a step,
-// largest first: the divisors, or every number where the last may be smaller.
+// largest first: the divisors, or, where the last may be smaller, all numbers up
+// to 25 and from there steps of 4 %. The shim tries the same ones.
 func sizesBelow(rows, limit int, uneven bool) []int {
 	var out []int
-	for m := min(limit-1, rows); m >= 1; m-- {
-		if uneven || rows%m == 0 {
-			out = append(out, m)
+	step := 1
+	for m := 1; m < limit && m <= rows; m += step {
+		if uneven {
+			step = max(1, m/25)
+		} else if rows%m != 0 {
+			continue
 		}
+		out = append(out, m)
 	}
+	slices.Reverse(out)
 	return out
 }

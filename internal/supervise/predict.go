@@ -86,11 +86,12 @@ func (f fit) at(rows int) units.Bytes {
 // fits, from the best that is known:
 //
 //  1. trials of the process that died, on the very batch that did not fit;
-//  2. attempts of this run, of which one measured its peak;
-//  3. nothing but the figures of the failure: then the part of the memory that
+//  2. the memory engine, where the workload is known;
+//  3. attempts of this run, of which one measured its peak;
+//  4. nothing but the figures of the failure: then the part of the memory that
 //     grows with the batch is taken to be needed twice over, since the request
 //     that failed was, on average, half-way.
-func predictor(past []Past, checkpointing bool) func(micro int) (*ledger.Predicted, bool) {
+func predictor(past []Past, checkpointing bool, engine Predictor) func(micro int) (*ledger.Predicted, bool) {
 	last := past[len(past)-1]
 	v := last.Verdict
 	room := usable(v)
@@ -107,6 +108,21 @@ func predictor(past []Past, checkpointing bool) func(micro int) (*ledger.Predict
 				return p, false // tried, or between neighbours that were
 			}
 			return p, rows <= f.most || p.High+margin(room) <= room
+		}
+	}
+	if engine != nil && room > 0 && last.rowsOfStep() > 0 {
+		s := last.Settings
+		if checkpointing {
+			s.Checkpointing = "full"
+		}
+		cutInto(&s, last.rowsOfStep(), max(1, last.Micro))
+		if engine(s) != nil { // it knows this workload
+			return func(micro int) (*ledger.Predicted, bool) {
+				cutInto(&s, last.rowsOfStep(), micro)
+				s.MicroBatch = micro
+				p := engine(s)
+				return p, p != nil && max(p.High, p.Reserved)+margin(room) <= room
+			}
 		}
 	}
 	if checkpointing {

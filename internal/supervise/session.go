@@ -51,6 +51,7 @@ type Options struct {
 	// capacity. 0: the real card.
 	Rehearse units.Bytes
 
+	Predict Predictor                     // nil: the workload is not known
 	Shim    fs.FS                         // python/unoom and the bootstrap
 	ReadLog func(text []byte) *LogFinding // nil: logs are not read
 	Say     func(id string, args ...any)  // tells the person something
@@ -85,7 +86,7 @@ func Run(o Options) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	s.can.Batch, s.can.Checkpointing = "", ""
+	s.can.Predict = o.Predict
 	if s.template.Batch() {
 		s.can.Batch = "template"
 	}

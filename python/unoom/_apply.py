@@ -112,18 +112,14 @@ def _set_arguments(args):
 
 def _deepspeed_config(config, batch):
     """Explicit numbers in a DeepSpeed file must agree with the arguments."""
-    import json
-
-    if isinstance(config, str) and os.path.exists(config):
-        with open(config) as f:
-            config = json.load(f)
-    if not isinstance(config, dict):
+    whole = _deepspeed_read(config)
+    if whole is None:
         return config
-    config = dict(config)
+    whole = dict(whole)
     for key, value in (("train_micro_batch_size_per_gpu", batch[0]), ("gradient_accumulation_steps", batch[1])):
-        if isinstance(config.get(key), int):
-            config[key] = value
-    return config
+        if isinstance(whole.get(key), int):
+            whole[key] = value
+    return whole
 
 
 def transformers_trainer(module):
@@ -374,14 +370,7 @@ def deepspeed(module):
     def make(original):
         def initialize(*args, **kwargs):
             try:
-                config = kwargs.get("config") or kwargs.get("config_params")
-                if isinstance(config, (dict, str)):
-                    micro, accum = _deepspeed_batch(config)
-                    if micro and not _force["micro"]:
-                        got = _wanted(micro, accum)
-                        kwargs["config"] = _deepspeed_config(config, got)
-                        kwargs.pop("config_params", None)
-                        _say("deepspeed", (micro, accum), got)
+                args, kwargs = _deepspeed_arguments(args, kwargs)
             except Exception as e:
                 _events.emit("not_applied", what="deepspeed", why=str(e)[:300])
             return original(*args, **kwargs)
@@ -391,13 +380,52 @@ def deepspeed(module):
     module.initialize = functools.wraps(module.initialize)(make(module.initialize))
 
 
-def _deepspeed_batch(config):
+def _deepspeed_arguments(args, kwargs):
+    """The arguments of deepspeed.initialize with the batch in force. The
+    configuration is the argument config, or what args.deepspeed_config names."""
+    if _force["micro"]:
+        return args, kwargs  # Trainer's, which has it already
+    holder = kwargs.get("args", args[0] if args else None)
+    config, place = kwargs.get("config"), "config"
+    if config is None:
+        config, place = kwargs.get("config_params"), "config_params"
+    if config is None:
+        config, place = getattr(holder, "deepspeed_config", None), "args"
+    whole = _deepspeed_read(config)
+    asked = _deepspeed_batch(whole) if whole else (0, 0)
+    if not asked[0]:
+        return args, kwargs
+    got = _wanted(*asked)
+    if got != asked:
+        whole = dict(whole, train_micro_batch_size_per_gpu=got[0], gradient_accumulation_steps=got[1])
+        if place == "args":
+            holder.deepspeed_config = whole
+        else:
+            kwargs = dict(kwargs, **{place: whole})
+    _say("deepspeed", asked, got)
+    return args, kwargs
+
+
+def _deepspeed_read(config):
     import json
 
-    if isinstance(config, str):
+    if isinstance(config, str) and os.path.exists(config):
         with open(config) as f:
-            config = json.load(f)
-    micro, accum = config.get("train_micro_batch_size_per_gpu"), config.get("gradient_accumulation_steps", 1)
-    if isinstance(micro, int) and isinstance(accum, int):
-        return micro, accum
-    return 0, 0
+            return json.load(f)
+    return config if isinstance(config, dict) else None
+
+
+def _deepspeed_batch(config):
+    """Micro-batch and accumulation, of which one may follow from the batch of
+    all processes; (0, 0) where they are left to somebody else ("auto")."""
+    whole, micro, accum = (
+        config.get(k) for k in ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
+    )
+    if any(n is not None and not isinstance(n, int) for n in (whole, micro, accum)):
+        return 0, 0
+    share = (whole or 0) // int(os.environ.get("WORLD_SIZE", "1"))
+    if not micro and share:
+        micro = share // (accum or 1)
+    if micro and not accum:
+        accum = share // micro if share else 1
+    return micro or 0, accum or 0
