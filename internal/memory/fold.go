@@ -193,11 +193,18 @@ func align(a, b []uint64, pieces bool, out []insertion) ([]insertion, bool) {
 			continue
 		}
 		// Where the two part, either a stretch begins that the larger play has more,
-		// or something is as large as all layers together. What fits longest is it.
-		n, fits := 0, 0
-		for k := 1; j+k <= len(b) && fits < clearly; k++ {
-			if f := agreement(a[i:], b[j+k:]); f > fits {
-				n, fits = k, f
+		// or something is as large as all layers together.
+		n, fits, repeats := 0, 0, false
+		for k := 1; j+k <= len(b) && !(repeats && fits >= clearly); k++ {
+			f := agreement(a[i:], b[j+k:])
+			if f == 0 || repeats && f <= fits {
+				continue
+			}
+			// A layer like the one before it; two passes that are one layer longer
+			// each may fit as well, but are not.
+			r := slide(b, j, k, min(matched, k)) == k
+			if r && !repeats || r == repeats && f > fits {
+				n, fits, repeats = k, f, r
 			}
 		}
 		if i < len(a) && j < len(b) && !pieces && grown(a[i], b[j]) && agreement(a[i+1:], b[j+1:]) >= fits {
@@ -209,15 +216,21 @@ func align(a, b []uint64, pieces bool, out []insertion) ([]insertion, bool) {
 		}
 		// Anywhere that the events before repeat those inserted, the stretch could
 		// be; the middle is farthest from the first and the last layer.
-		slide := 0
-		for slide < matched && b[j-1-slide] == b[j-1-slide+n] {
-			slide++
-		}
-		out = append(out, insertion{i - slide/2, j - slide/2, n})
+		back := slide(b, j, n, matched) / 2
+		out = append(out, insertion{i - back, j - back, n})
 		j += n
 		matched = 0
 	}
 	return out, true
+}
+
+// slide is how many of the events before j, most at most, are repeated n later.
+func slide(b []uint64, j, n, most int) int {
+	s := 0
+	for s < most && b[j-1-s] == b[j-1-s+n] {
+		s++
+	}
+	return s
 }
 
 // clearly is how many events have to agree so that no chance is left: more than
@@ -330,12 +343,12 @@ func (f *folded) extrapolate(n int, pieces bool) bool {
 }
 
 // fewer returns the workload with a model of fewer periods, and no more
-// micro-batches than differ from each other: from the second on all are alike,
-// in a pipeline from the second time it is full.
+// micro-batches than differ from each other: a first, one like all others (in a
+// pipeline a second filling of it), and a last.
 func (f fold) fewer(w *workload.Workload, periods int) *workload.Workload {
 	out := *w
 	out.Model = f.model(w.Model, periods)
-	out.Accumulation = min(w.Accumulation, 2*max(w.Parallel.Pipeline, 1))
+	out.Accumulation = min(w.Accumulation, 2*max(w.Parallel.Pipeline, 1)+1)
 	return &out
 }
 
