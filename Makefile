@@ -6,7 +6,7 @@ export CGO_ENABLED = 0
 # Public data with known answers, for the scores; absent on a plain checkout.
 CORPUS ?= ../shared/corpus
 
-.PHONY: emit-check build test test-torch overhead venv chromium vet score bench recipes race fuzz
+.PHONY: build test test-torch emit-check overhead venv chromium vet score bench recipes race fuzz
 
 build:
 	$(GO) build -trimpath -ldflags="-s -w -buildid=" -o unoom ./cmd/unoom
@@ -56,7 +56,7 @@ bench:
 	@$(GO) run ./tools/bench
 	@$(GO) test ./internal/memory ./internal/plan -run '^$$' -bench 'Estimate|Quick|Plan' | grep '^Bench'
 
-# Emitted files, read by the libraries that they are for; some minutes.
+# Emitted files, read by the libraries that they are for; two minutes.
 emit-check: venv
 	@scripts/emit-venv.sh
-	UNOOM_EMIT_CHECK=1 $(GO) test ./internal/emit -v -timeout 30m -run 'Libraries|Gradients|Kubernetes|Slurm'
+	UNOOM_EMIT_CHECK=1 $(GO) test ./internal/emit -count=1 -v -timeout 30m -run 'Libraries|Gradients|Kubernetes|Slurm|Launch'

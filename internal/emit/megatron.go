@@ -12,7 +12,8 @@ import (
 // script.
 //
 // Source: Megatron-LM megatron/training/arguments.py,
-// core/transformer/transformer_config.py, core/model_parallel_config.py.
+// core/transformer/transformer_config.py, core/model_parallel_config.py, read at
+// commit d98e8a64.
 func writeMegatron(s *sheet) ([]File, error) {
 	w := s.w
 	p := &w.Parallel
@@ -42,12 +43,14 @@ func writeMegatron(s *sheet) ([]File, error) {
 	if p.Virtual > 1 && p.Pipeline > 1 {
 		layers := int64(0)
 		if w.Model != nil {
-			layers = int64(w.Model.Layers()) / (p.Pipeline * p.Virtual)
+			layers = int64(w.Model.Layers())
 		}
-		if layers < 1 {
+		if chunks := p.Pipeline * p.Virtual; layers == 0 || layers%chunks != 0 {
 			return nil, s.cannot("vpp")
 		}
-		num("--num-layers-per-virtual-pipeline-stage", layers)
+		num("--num-layers-per-virtual-pipeline-stage", layers/(p.Pipeline*p.Virtual))
+	} else if p.Pipeline > 1 && w.Model != nil && int64(w.Model.Layers())%p.Pipeline != 0 {
+		return nil, s.cannot("pp")
 	}
 	s.say("vpp")
 	if err := megatronStates(s, add); err != nil {
@@ -107,15 +110,33 @@ func writeMegatron(s *sheet) ([]File, error) {
 	}
 	s.omit("loss", "emit_note_megatron_loss")
 	s.omit("loss-chunks", "emit_note_megatron_loss")
-	s.omit("alloc-conf", "emit_note_export", "PYTORCH_CUDA_ALLOC_CONF="+w.AllocConf)
+	env := exports(s) + megatronConnections(s)
 	var b strings.Builder
 	b.WriteString(s.comment("#"))
-	b.WriteString("# " + s.text("emit_megatron_source") + "\nMEMORY_ARGS=(\n")
+	b.WriteString("# " + s.text("emit_megatron_source") + "\n" + env + "MEMORY_ARGS=(\n")
 	for _, f := range flags {
 		b.WriteString("    " + f + "\n")
 	}
 	b.WriteString(")\n")
 	return []File{{Name: "megatron_args.sh", Data: []byte(b.String())}}, nil
+}
+
+// megatronConnections sets how many queues of the card a process uses, which
+// Megatron's own checks insist on: one under tensor and context parallelism, so
+// that communication starts before the kernels it overlaps; more under its FSDP.
+//
+// Source: Megatron-LM megatron/training/arguments.py, validate_args; cards since
+// Blackwell (sm_100) need nothing.
+func megatronConnections(s *sheet) string {
+	w := s.w
+	switch w.Sharding {
+	case workload.ZeRO2, workload.ZeRO3, workload.FSDP, workload.FSDP2:
+		return "unset CUDA_DEVICE_MAX_CONNECTIONS  # " + s.text("emit_megatron_connections") + "\n"
+	}
+	if (w.Parallel.Tensor > 1 || w.Parallel.Context > 1) && w.GPU.Compute < 100 {
+		return "export CUDA_DEVICE_MAX_CONNECTIONS=1  # " + s.text("emit_megatron_connections") + "\n"
+	}
+	return ""
 }
 
 // megatronStates writes the optimizer, its sharding and its offload.
@@ -143,6 +164,7 @@ func megatronStates(s *sheet, add func(...string)) error {
 		}
 		add("--use-megatron-fsdp")
 		add("--data-parallel-sharding-strategy", strategy)
+		add("--ckpt-format", "fsdp_dtensor") // the only one it takes
 		distributed = true
 	}
 	if distributed {

@@ -45,6 +45,7 @@ func slow(t *testing.T) {
 	if os.Getenv("UNOOM_EMIT_CHECK") == "" {
 		t.Skip("SKIPPED: files are read by their own libraries with `make emit-check`, which takes minutes")
 	}
+	t.Parallel()
 }
 
 // verdict is a line of emit_check.py.
@@ -84,7 +85,7 @@ func runCheck(t *testing.T, python, path, folder string, targets ...string) map[
 		case v.OK:
 			accepted[target]++
 		default:
-			text, _ := filepath.Glob(filepath.Join(folder, v.Job, "*"))
+			text, _ := filepath.Glob(filepath.Join(folder, v.Job, "[!j]*"))
 			t.Errorf("%s: %s\n%s", v.Job, v.Error, contents(text))
 		}
 	}
@@ -108,7 +109,53 @@ func contents(names []string) string {
 	return b.String()
 }
 
-// lay writes the files of many jobs for some targets, a folder for each.
+// facts is what a file has to bring back when its library has read it: the
+// workload, and the dimensions of its network.
+type facts struct {
+	*workload.Workload
+	World     int64       `json:"world"`
+	PerNode   int64       `json:"per_node"`
+	ModelType string      `json:"model_type"`
+	Layers    int64       `json:"layers"`
+	Hidden    int64       `json:"hidden"`
+	Vocab     int64       `json:"vocab"`
+	Heads     int64       `json:"heads"`
+	KVHeads   int64       `json:"kv_heads"`
+	FFN       int64       `json:"ffn"`
+	Experts   int64       `json:"experts"`
+	MaxSeq    int64       `json:"max_seq"`
+	Settings  [][2]string `json:"settings"`
+}
+
+func factsOf(j *Job) facts {
+	w := j.Workload
+	f := facts{Workload: w, World: world(w), PerNode: j.PerNode}
+	for _, s := range settings(w) {
+		f.Settings = append(f.Settings, [2]string{s.name, s.value})
+	}
+	m := w.Model
+	if m == nil {
+		return f
+	}
+	f.ModelType, f.Layers, f.Hidden, f.Vocab, f.MaxSeq = m.Type, int64(m.Layers()), m.Hidden, m.Vocab, m.MaxSeq
+	for _, s := range m.Stacks {
+		for _, l := range s.Layers {
+			if l.Attention != nil {
+				f.Heads, f.KVHeads = l.Attention.Heads, l.Attention.KVHeads
+			}
+			if l.MLP != nil {
+				f.FFN = l.MLP.FFN
+			}
+			if l.MoE != nil {
+				f.FFN, f.Experts = l.MoE.FFN, l.MoE.Experts
+			}
+		}
+	}
+	return f
+}
+
+// lay writes the files of many jobs for some targets, a folder for each, with
+// the job itself in job.json.
 func lay(t *testing.T, jobs int, change func(*Job), targets ...string) string {
 	t.Helper()
 	models := someModels(t)
@@ -133,7 +180,11 @@ func lay(t *testing.T, jobs int, change func(*Job), targets ...string) string {
 			if err := os.MkdirAll(dir, 0o755); err != nil {
 				t.Fatal(err)
 			}
-			for _, f := range files {
+			about, err := json.Marshal(factsOf(job))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, f := range append(files, File{Name: "job.json", Data: about}) {
 				if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o644); err != nil {
 					t.Fatal(err)
 				}
@@ -147,10 +198,16 @@ func lay(t *testing.T, jobs int, change func(*Job), targets ...string) string {
 func TestLibrariesAcceptTheirFiles(t *testing.T) {
 	slow(t)
 	python, site, old := venv(t)
-	targets := []string{"pytorch", "hf", "accelerate", "deepspeed", "torchtitan", "axolotl", "skypilot", "ray"}
+	targets := []string{"pytorch", "hf", "accelerate", "deepspeed", "torchtitan", "megatron", "axolotl", "skypilot", "ray"}
+	if only := os.Getenv("UNOOM_EMIT_ONLY"); only != "" {
+		targets = strings.Split(only, ",")
+	}
 	folder := lay(t, 50, nil, targets...)
 	got := runCheck(t, python, site, folder, targets...)
 	t.Logf("accepted by the installed libraries: %v", got)
+	if os.Getenv("UNOOM_EMIT_ONLY") != "" {
+		return
+	}
 	four := lay(t, 50, func(j *Job) { j.Workload.Versions = map[string]string{"transformers": "4.57.6"} }, "hf", "llamafactory")
 	got = runCheck(t, python, old+string(os.PathListSeparator)+site, four, "hf", "llamafactory")
 	t.Logf("accepted with transformers 4: %v", got)
@@ -226,19 +283,24 @@ func TestKubernetesTypesDecodeTheManifests(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// A Slurm of one node takes the batch scripts.
+// A Slurm takes the batch scripts: those of one machine on the node that is
+// there, those of several on nodes that it could power up.
 func TestSlurmAcceptsTheScripts(t *testing.T) {
 	slow(t)
+	several := 0
 	folder := lay(t, 50, func(j *Job) {
-		if j.Queue != "" {
+		switch {
+		case world(j.Workload) > 8:
+			j.Queue = "many"
+			several++
+		case j.Queue != "":
 			j.Queue = "gpu"
-		}
-		p := &j.Workload.Parallel
-		if world(j.Workload) > 8 { // the test's cluster has one machine
-			p.Data, p.Tensor, p.Pipeline, p.Context, p.World, p.Shard = 8, 1, 1, 1, 8, 0
 		}
 	}, "slurm")
 	files, _ := filepath.Glob(filepath.Join(folder, "*", "*.sbatch"))
+	if several < 5 {
+		t.Errorf("only %d jobs have several machines", several)
+	}
 	script := `for f in "$@"; do sbatch --test-only "$f" || exit 1; done; echo accepted $#`
 	out, err := exec.Command("../../scripts/with-slurm", append([]string{"sh", "-c", script, "sh"}, files...)...).CombinedOutput()
 	if exit, ok := err.(*exec.ExitError); ok && exit.ExitCode() == 77 {
@@ -248,4 +310,44 @@ func TestSlurmAcceptsTheScripts(t *testing.T) {
 		t.Fatalf("%v\n%s", err, tail(string(out)))
 	}
 	t.Logf("%s", tail(string(out)[strings.LastIndex(string(out), "accepted"):]))
+}
+
+// The emitted launch.sh starts as many processes as the plan has, with the
+// script's own arguments and those that are added.
+func TestLaunchScriptStartsTheProcesses(t *testing.T) {
+	slow(t)
+	python, _, _ := venv(t)
+	target, _ := Find("torchrun")
+	dir := t.TempDir()
+	text := `import os, sys, torch.distributed as dist
+dist.init_process_group("gloo")
+print("rank", dist.get_rank(), "of", dist.get_world_size(), os.environ["PYTORCH_CUDA_ALLOC_CONF"], sys.argv[1:], flush=True)
+dist.destroy_process_group()
+`
+	job := someJob(t, someModels(t), 0)
+	job.Script = "'show rank.py' --lr 1e-5"
+	w := job.Workload
+	w.AllocConf = "expandable_segments:True"
+	w.Sharding, w.Parallel = workload.DDP, workload.Parallel{World: 2, Data: 2, Tensor: 1, Pipeline: 1, Context: 1, Expert: 1, Virtual: 1}
+	files, err := Write(job, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, data := range map[string][]byte{"launch.sh": files[0].Data, "show rank.py": []byte(text)} {
+		if err := os.WriteFile(filepath.Join(dir, name), data, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	cmd := exec.Command("./launch.sh", "--more", "2")
+	cmd.Dir = dir
+	cmd.Env = append(os.Environ(), "PATH="+filepath.Dir(python)+":"+os.Getenv("PATH"), "CUDA_VISIBLE_DEVICES=", "OMP_NUM_THREADS=1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, tail(string(out)))
+	}
+	for _, want := range []string{"rank 0 of 2", "rank 1 of 2"} {
+		if !strings.Contains(string(out), want+" expandable_segments:True ['--lr', '1e-5', '--more', '2']") {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
 }

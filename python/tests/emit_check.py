@@ -7,80 +7,22 @@ each: {"job": ..., "ok": ..., "error": ...}; where a library cannot be had, one
 line {"skip": TARGET, "why": ...}. Ends with {"done": number of jobs}.
 """
 
-import abc
 import contextlib
-import importlib.abc
-import importlib.machinery
 import importlib.util
 import io
 import json
 import os
 import pathlib
+import subprocess
 import sys
 import types
 import warnings
 
+import emit_absent
+from emit_absent import AbsentModule, bare
+
 os.environ.update(DISABLE_VERSION_CHECK="1", DS_ACCELERATOR="cpu", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="", RAY_TRAIN_V2_ENABLED="1", ACCELERATE_USE_CPU="1")
 warnings.simplefilter("ignore")
-
-
-# Some libraries import at the top what only training needs. What follows stands
-# in for those imports, never for the code that checks a configuration.
-class _Class(abc.ABCMeta):
-    def __getattr__(cls, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Absent
-
-    def __getitem__(cls, item):
-        return cls
-
-
-class Absent(metaclass=_Class):
-    def __init__(self, *args, **kwargs):
-        pass
-
-    def __call__(self, *args, **kwargs):
-        return self
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Absent
-
-
-class AbsentModule(types.ModuleType):
-    __path__ = []
-    __version__ = "99"
-
-    def __getattr__(self, name):
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return Absent
-
-
-class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    names = {"triton", "evaluate", "datasets", "trl", "pandas", "pyarrow", "wandb", "sqlalchemy", "aiosqlite", "prometheus_client", "ring_flash_attn", "httpx", "alembic", "dotenv", "prettytable", "aiohttp", "jwt", "fastapi", "starlette", "psycopg2", "tiktoken", "sentencepiece", "uvicorn"}
-
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in self.names:
-            return importlib.machinery.ModuleSpec(name, self, is_package=True)
-        return None
-
-    def create_module(self, spec):
-        return AbsentModule(spec.name)
-
-    def exec_module(self, module):
-        pass
-
-
-def bare(name):
-    """A package without its __init__, which would import all of it."""
-    spec = importlib.util.find_spec(name)
-    module = types.ModuleType(name)
-    module.__path__ = list(spec.submodule_search_locations)
-    module.__version__ = "0.14.1"
-    sys.modules[name] = module
 
 
 def load(path):
@@ -88,6 +30,11 @@ def load(path):
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def facts(folder):
+    """The job that the files of a folder were written for."""
+    return json.loads((folder / "job.json").read_text())
 
 
 @contextlib.contextmanager
@@ -274,6 +221,109 @@ class Torchtitan:
         assert c.model.flavor in keys, c.model.flavor
 
 
+class Megatron:
+    """The flags: read by the parser of a checkout of Megatron-LM and checked as its
+    training does, where UNOOM_MEGATRON names one. PyPI has megatron-core alone, so
+    without a checkout they are read by a parser of the recorded flags, and the
+    values go into the core's own configuration classes.
+    """
+
+    def __init__(self):
+        import typing
+
+        import typing_extensions
+
+        if not hasattr(typing, "override"):  # its sources are for Python 3.12
+            typing.override = typing_extensions.override
+        self.checkout = os.environ.get("UNOOM_MEGATRON", "")
+        if self.checkout:
+            sys.path.insert(0, self.checkout)
+            from megatron.training import arguments
+
+            arguments.get_device_arch_version = lambda: 9
+            self.arguments = arguments
+        else:
+            from megatron.core.distributed import DistributedDataParallelConfig
+            from megatron.core.optimizer import OptimizerConfig
+            from megatron.core.transformer import TransformerConfig
+
+            self.core = TransformerConfig, DistributedDataParallelConfig, OptimizerConfig
+            self.recorded = recorded_flags()
+
+    def check(self, folder):
+        job = facts(folder)
+        script = 'set -eu; cd "$1"; . ./megatron_args.sh; env | grep ^CUDA_DEVICE_MAX || true; printf "%s\\n" "${MEMORY_ARGS[@]}"'
+        lines = subprocess.run(["bash", "-c", script, "bash", str(folder)], check=True, capture_output=True, text=True).stdout.splitlines()
+        os.environ.pop("CUDA_DEVICE_MAX_CONNECTIONS", None)
+        if lines[0].startswith("CUDA_DEVICE_MAX"):
+            os.environ.update([lines.pop(0).split("=")])
+        args = self.parse(lines, job) if self.checkout else self.core_classes(lines, job)
+        p = job["parallel"]
+        assert args.micro_batch_size == job["micro_batch"] and args.seq_length == job["seq"]
+        batch = args.global_batch_size // (args.micro_batch_size * max(p["data"], 1))
+        assert batch == max(job["accumulation"], 1), batch
+        assert args.tensor_model_parallel_size == p["tensor"] and args.pipeline_model_parallel_size == p["pipeline"]
+        assert (args.recompute_granularity or "none") == job["checkpointing"]
+        assert bool(args.bf16) == (job["precision"] in ("bf16", "amp-bf16")), args.bf16
+
+    def parse(self, lines, job):
+        """As pretrain_gpt.py starts, with the network's flags of the job."""
+        os.environ.update(WORLD_SIZE=str(job["world"]), RANK="0", LOCAL_RANK="0")
+        network = [
+            "--num-layers", job["layers"], "--hidden-size", job["hidden"], "--ffn-hidden-size", job["ffn"], "--num-attention-heads", job["heads"],
+            "--max-position-embeddings", max(job["max_seq"], job["seq"]), "--tokenizer-type", "NullTokenizer", "--vocab-size", job["vocab"],
+            "--lr", "1e-5", "--train-iters", "10", "--swiglu", "--position-embedding-type", "rope", "--no-rope-fusion", "--disable-bias-linear",
+        ]  # fmt: skip
+        if job["kv_heads"] != job["heads"]:
+            network += ["--group-query-attention", "--num-query-groups", job["kv_heads"]]
+        if job["experts"]:
+            network += ["--num-experts", job["experts"]]
+        sys.argv = ["pretrain_gpt.py"] + [str(x) for x in network] + lines
+        args = self.arguments.parse_args()
+        self.arguments.validate_args(args)
+        self.arguments.core_transformer_config_from_args(args)
+        assert args.data_parallel_size == max(job["parallel"]["data"], 1), args.data_parallel_size
+        return args
+
+    def core_classes(self, lines, job):
+        import dataclasses
+
+        import torch
+
+        args = self.recorded.parse_args(lines)
+        transformer, ddp, optimizer = self.core
+        given = {k: v for k, v in vars(args).items() if v is not None}
+        given["params_dtype"] = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else torch.float32
+        given["pipeline_dtype"] = given["params_dtype"]
+        if args.num_layers_per_virtual_pipeline_stage:
+            given["virtual_pipeline_model_parallel_size"] = job["layers"] // args.pipeline_model_parallel_size // args.num_layers_per_virtual_pipeline_stage
+        given.update(num_layers=job["layers"], hidden_size=job["hidden"], num_attention_heads=job["heads"], num_query_groups=job["kv_heads"])
+        if job["experts"]:
+            given.update(num_moe_experts=job["experts"], moe_router_topk=2, add_bias_linear=False)
+        for cls in (transformer, ddp, optimizer):
+            if cls is optimizer and args.use_precision_aware_optimizer:
+                continue  # asks for Transformer Engine
+            cls(**{f.name: given[f.name] for f in dataclasses.fields(cls) if f.init and f.name in given})
+        return args
+
+
+def recorded_flags():
+    """The parser of python/tests/megatron_flags.json."""
+    import argparse
+
+    record = json.loads(pathlib.Path(__file__).with_name("megatron_flags.json").read_text())
+    parser = argparse.ArgumentParser(exit_on_error=False, allow_abbrev=False)
+    kinds = {"int": int, "float": float, "str": str}
+    for name, kind in record["flags"].items():
+        if kind == "switch":
+            parser.add_argument(name, action="store_true")
+        elif isinstance(kind, list):
+            parser.add_argument(name, choices=kind)
+        else:
+            parser.add_argument(name, type=kinds[kind])
+    return parser
+
+
 class Axolotl:
     def __init__(self):
         from axolotl.utils.dict import DictDefault
@@ -383,7 +433,7 @@ class PyTorch:
 
 CHECKERS = {
     "hf": HF, "deepspeed": DeepSpeed, "accelerate": Accelerate, "torchtitan": Torchtitan, "axolotl": Axolotl,
-    "llamafactory": LLaMAFactory, "skypilot": SkyPilot, "ray": Ray, "pytorch": PyTorch,
+    "llamafactory": LLaMAFactory, "skypilot": SkyPilot, "ray": Ray, "pytorch": PyTorch, "megatron": Megatron,
 }  # fmt: skip
 
 
@@ -391,9 +441,7 @@ def main():
     import torch  # noqa: F401  before the stand-ins, which it would ask for
     import transformers  # noqa: F401
 
-    finder = AbsentFinder()
-    finder.names = {n for n in finder.names if importlib.util.find_spec(n) is None}
-    sys.meta_path.append(finder)
+    emit_absent.install()
     pretend()
     root = pathlib.Path(sys.argv[1])
     wanted = sys.argv[2:] or list(CHECKERS)
