@@ -1,7 +1,8 @@
 #!/bin/sh
 # Adds the libraries whose own checks read emitted files to the Python of the
-# tests: python/requirements-emit.txt into .venv/emit/site, and transformers 4 into
-# .venv/emit/transformers4. About 120 MB to fetch, without what training needs.
+# tests: python/requirements-emit.txt into .venv/emit/site, and the versions before
+# them of what has changed its names into .venv/emit/older. About 120 MB to fetch,
+# without what training needs.
 # Where they cannot be had it says so and succeeds: the tests skip, and say so too.
 set -eu
 cd "$(dirname "$0")/.."
@@ -22,5 +23,5 @@ pip() {
 }
 echo "emit-venv: installing the libraries that read emitted files into $venv/emit" >&2
 DS_BUILD_OPS=0 pip --target "$venv/emit/site" -r python/requirements-emit.txt || skip "the packages cannot be installed"
-pip --target "$venv/emit/transformers4" transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2 || skip "transformers 4 cannot be installed"
+pip --target "$venv/emit/older" transformers==4.57.6 huggingface_hub==0.36.2 tokenizers==0.22.2 torchtitan==0.2.2 || skip "older versions cannot be installed"
 echo "$want" >"$venv/emit/stamp"

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,8 +20,9 @@ import (
 // emitFlags are the flags that say where files go and what surrounds the run.
 // `unoom emit` and `unoom plan --emit` share them.
 type emitFlags struct {
-	folder, script, queue, repository, transformers string
-	perNode                                         int64
+	folder, script, queue, repository string
+	transformers, torchtitan          string // versions to write for
+	perNode                           int64
 }
 
 func (e *emitFlags) add(c *cobra.Command) {
@@ -31,6 +33,7 @@ func (e *emitFlags) add(c *cobra.Command) {
 	f.StringVar(&e.queue, "queue", "", "partition (slurm) or local queue (kubernetes, kubeflow)")
 	f.StringVar(&e.repository, "repository", "", "the model on the hub or on disk (default: its published name)")
 	f.StringVar(&e.transformers, "transformers", "", "version of transformers to write for (default: 5)")
+	f.StringVar(&e.torchtitan, "torchtitan", "", "version of torchtitan to write for (default: 0.3)")
 	_ = c.MarkFlagDirname("output")
 }
 
@@ -39,10 +42,24 @@ func (e *emitFlags) check() error {
 	if e.perNode < 0 || e.perNode > 1<<10 {
 		return withHint(fmt.Errorf("--per-node %d: not a number of GPUs", e.perNode), "give a number from 1 to 1024")
 	}
-	if v := e.transformers; v != "" && strings.Trim(v, "0123456789.") != "" {
-		return withHint(fmt.Errorf("--transformers %q: not a version", v), "write it as 4.57 or 5.24")
+	for flag, v := range e.versions() {
+		if strings.Trim(v, "0123456789.") != "" || strings.Trim(v, ".") == "" {
+			return withHint(fmt.Errorf("--%s %q: not a version", flag, v), "write it as 4.57 or 0.3")
+		}
 	}
 	return nil
+}
+
+// versions are the libraries' versions that were asked for.
+func (e *emitFlags) versions() map[string]string {
+	out := map[string]string{}
+	if e.transformers != "" {
+		out["transformers"] = e.transformers
+	}
+	if e.torchtitan != "" {
+		out["torchtitan"] = e.torchtitan
+	}
+	return out
 }
 
 // emitTargets finds the targets of a list such as "hf,slurm".
@@ -60,12 +77,12 @@ func (a *app) emitTargets(list string) ([]emit.Target, error) {
 
 // job puts what surrounds a workload beside it.
 func (a *app) emitJob(e *emitFlags, w *workload.Workload, asked string) *emit.Job {
-	if e.transformers != "" {
+	if versions := e.versions(); len(versions) > 0 {
 		w = w.Clone()
 		if w.Versions == nil {
 			w.Versions = map[string]string{}
 		}
-		w.Versions["transformers"] = e.transformers
+		maps.Copy(w.Versions, versions)
 	}
 	j := &emit.Job{
 		Workload: w, Command: a.typed(), Capacity: w.GPU.Capacity, Repository: e.repository, PerNode: e.perNode, Script: e.script, Queue: e.queue, Text: a.msgs.Text,

@@ -80,11 +80,11 @@ type Target struct {
 // Targets lists the targets in the order of the documentation.
 func Targets() []Target {
 	return []Target{
-		{"pytorch", Training, "PyTorch 2.6 and later", writePyTorch},
+		{"pytorch", Training, "PyTorch 2.6+", writePyTorch},
 		{"hf", Training, "transformers 4.46 – 5", writeTransformers},
 		{"accelerate", Training, "accelerate 1.x", writeAccelerate},
-		{"deepspeed", Training, "DeepSpeed 0.15 and later", writeDeepSpeed},
-		{"torchtitan", Training, "torchtitan 0.2", writeTorchtitan},
+		{"deepspeed", Training, "DeepSpeed 0.15+", writeDeepSpeed},
+		{"torchtitan", Training, "torchtitan 0.2 and 0.3", writeTorchtitan},
 		{"megatron", Training, "Megatron-LM", writeMegatron},
 		{"axolotl", Training, "Axolotl", writeAxolotl},
 		{"llamafactory", Training, "LLaMA-Factory", writeLLaMAFactory},

@@ -157,18 +157,32 @@ func comma(i, n int) string {
 }
 
 // pythonOf writes an object as the arguments of dict(…).
-func pythonOf(o object, indent int) string {
+func pythonOf(o object, indent int) string { return callOf("dict", o, indent) }
+
+// A call is an expression of Python that makes an object of a class.
+type call struct {
+	class string
+	args  object
+}
+
+// callOf writes an object as the arguments of a class.
+func callOf(class string, o object, indent int) string {
 	if len(o) == 0 {
-		return "dict()"
+		return class + "()"
+	}
+	if line, ok := shortCall(class, o); ok {
+		return line
 	}
 	var b strings.Builder
-	b.WriteString("dict(\n")
+	b.WriteString(class + "(\n")
 	pad := strings.Repeat("    ", indent+1)
 	for _, p := range o {
 		b.WriteString(pad + p.key + "=")
 		switch v := p.value.(type) {
 		case object:
 			b.WriteString(pythonOf(v, indent+1))
+		case call:
+			b.WriteString(callOf(v.class, v.args, indent+1))
 		case []string:
 			b.WriteString("[")
 			for j, item := range v {
@@ -185,6 +199,23 @@ func pythonOf(o object, indent int) string {
 	}
 	b.WriteString(strings.Repeat("    ", indent) + ")")
 	return b.String()
+}
+
+// shortCall writes a call of one or two plain arguments on one line.
+func shortCall(class string, o object) (string, bool) {
+	if len(o) > 2 {
+		return "", false
+	}
+	var args []string
+	for _, p := range o {
+		switch p.value.(type) {
+		case object, call, []string:
+			return "", false
+		}
+		args = append(args, p.key+"="+scalar(p.value, "True", "False", "None"))
+	}
+	line := class + "(" + strings.Join(args, ", ") + ")"
+	return line, len(line) <= 80 && !strings.Contains(line, "\n")
 }
 
 // tomlOf writes sections, each an object of scalars and lists.

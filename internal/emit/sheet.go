@@ -25,13 +25,14 @@ type sheet struct {
 	job    *Job
 	w      *workload.Workload
 	target Target
+	about  string // the stack and the version that the file is for
 	all    []setting
 	said   map[string]bool
 	notes  []note
 }
 
 func newSheet(job *Job, t Target) *sheet {
-	return &sheet{job: job, w: job.Workload, target: t, all: settings(job.Workload), said: map[string]bool{}}
+	return &sheet{job: job, w: job.Workload, target: t, about: t.About, all: settings(job.Workload), said: map[string]bool{}}
 }
 
 // settings lists what a workload decides beyond the defaults that every stack
@@ -184,7 +185,7 @@ func (s *sheet) text(id string, args ...any) string {
 // the file and no note has said is listed as not being in it.
 func (s *sheet) header() []string {
 	w := s.w
-	out := []string{s.text("emit_made", s.target.About)}
+	out := []string{s.text("emit_made", s.about)}
 	if s.job.Command != "" {
 		out = append(out, "  "+s.job.Command)
 	}

@@ -11,13 +11,17 @@ import (
 // where the rendezvous is an address that each of them knows. --max-restarts
 // stays 0: torchrun's own restart would repeat the plan that failed.
 func torchrun(s *sheet, nodes, per int64, endpoint string) []string {
+	return torchrunWords(nodes, per, endpoint, s.script())
+}
+
+func torchrunWords(nodes, per int64, endpoint, script string) []string {
 	words := []string{"torchrun"}
 	if nodes == 1 {
 		words = append(words, "--standalone")
 	} else {
 		words = append(words, fmt.Sprintf("--nnodes=%d", nodes), "--rdzv-backend=c10d", "--rdzv-endpoint="+endpoint, "--rdzv-id=unoom")
 	}
-	return append(words, fmt.Sprintf("--nproc-per-node=%d", per), "--max-restarts=0", s.script())
+	return append(words, fmt.Sprintf("--nproc-per-node=%d", per), "--max-restarts=0", script)
 }
 
 // environment returns the variables that the launcher has to set.

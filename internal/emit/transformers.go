@@ -213,6 +213,7 @@ func writeTransformers(s *sheet) ([]File, error) {
 	}
 	s.say("vpp", "sequence-parallel") // of the dimensions refused above
 	modern := version(w, "transformers", "5.24", 5, 13)
+	s.about = "transformers " + map[bool]string{true: "5.13+", false: w.Version("transformers")}[modern]
 	var args object
 	args.set("per_device_train_batch_size", w.MicroBatch)
 	args.set("gradient_accumulation_steps", max(w.Accumulation, 1))
@@ -295,7 +296,8 @@ def training_arguments(output_dir, **more):
 	} else {
 		s.omit("gpus", "emit_note_gpus_launcher", launchHint(s))
 	}
-	return append([]File{{Name: "training_args.py", Data: []byte(s.comment("#") + b.String())}}, files...), nil
+	head := s.comment("#") + "# " + s.text("emit_hf_use") + "\n#   from training_args import load_model, training_arguments\n"
+	return append([]File{{Name: "training_args.py", Data: []byte(head + b.String())}}, files...), nil
 }
 
 // launchHint is the command that starts the processes.
@@ -312,8 +314,8 @@ func launchHint(s *sheet) string {
 
 func transformersImports(s *sheet) string {
 	var b strings.Builder
-	b.WriteString("import os\n\n")
 	if s.w.AllocConf != "" {
+		b.WriteString("import os\n\n")
 		// Both names: torch 2.9 renamed the variable and still reads the old one.
 		fmt.Fprintf(&b, "os.environ.setdefault(%q, %s)  # before torch\n\n", "PYTORCH_CUDA_ALLOC_CONF", quote(s.w.AllocConf))
 		s.say("alloc-conf")

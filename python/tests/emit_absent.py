@@ -44,7 +44,7 @@ class AbsentModule(types.ModuleType):
 
 
 class AbsentFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    names = {"triton", "evaluate", "datasets", "trl", "pandas", "pyarrow", "wandb", "sqlalchemy", "aiosqlite", "prometheus_client", "ring_flash_attn", "httpx", "alembic", "dotenv", "prettytable", "aiohttp", "jwt", "fastapi", "starlette", "psycopg2", "tiktoken", "sentencepiece", "uvicorn"}
+    names = {"triton", "evaluate", "datasets", "trl", "pandas", "pyarrow", "wandb", "tensorboard", "sqlalchemy", "aiosqlite", "prometheus_client", "ring_flash_attn", "httpx", "alembic", "dotenv", "prettytable", "aiohttp", "jwt", "fastapi", "starlette", "psycopg2", "tiktoken", "sentencepiece", "uvicorn"}
 
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] in self.names:

@@ -200,25 +200,60 @@ class Accelerate:
 
 
 class Torchtitan:
+    """The TOML of 0.2, or the module of 0.3, by the version that is installed."""
+
     def __init__(self):
-        bare("torchtitan")
+        import importlib.metadata
+
+        self.modern = importlib.metadata.version("torchtitan") >= "0.3"
+        if not self.modern:
+            bare("torchtitan")
         from torchtitan.config import ConfigManager
 
         self.manager = ConfigManager
+        if self.modern:
+            import torchtitan.components.quantization as quantization
+
+            for module in (quantization.float8, quantization.mx):
+                module.has_cuda_capability = lambda *a: True
 
     def check(self, folder):
-        c = self.manager().parse_args(["--job.config_file", str(folder / "torchtitan.toml")])
+        job = facts(folder)
+        c = self.module(folder) if self.modern else self.toml(folder)
         p, t = c.parallelism, c.training
         batch = p.data_parallel_replicate_degree * p.data_parallel_shard_degree
-        assert t.global_batch_size % (t.local_batch_size * batch) == 0
+        steps, rest = divmod(t.global_batch_size, t.local_batch_size * batch)
+        assert not rest
+        micro = p.pipeline_parallel_microbatch_size if p.pipeline_parallel_degree > 1 else t.local_batch_size
+        assert micro == job["micro_batch"] and steps * t.local_batch_size // micro == job["accumulation"]
         if p.pipeline_parallel_degree > 1:
-            assert t.local_batch_size % p.pipeline_parallel_microbatch_size == 0
-            assert t.local_batch_size // p.pipeline_parallel_microbatch_size >= p.pipeline_parallel_degree
+            assert t.local_batch_size // micro >= p.pipeline_parallel_degree
+        assert t.seq_len == job["seq"] and p.tensor_parallel_degree == job["parallel"]["tensor"]
+        ranks = batch * p.tensor_parallel_degree * p.context_parallel_degree * p.pipeline_parallel_degree
+        assert ranks == job["world"], ranks
+
+    def toml(self, folder):
+        c = self.manager().parse_args(["--job.config_file", str(folder / "torchtitan.toml")])
         import ast
 
         tree = ast.parse(next(pathlib.Path(sys.modules["torchtitan"].__path__[0], "models", c.model.name).glob("__init__.py")).read_text())
         keys = {k.value for n in ast.walk(tree) if isinstance(n, ast.Dict) for k in n.keys if isinstance(k, ast.Constant)}
         assert c.model.flavor in keys, c.model.flavor
+        return c
+
+    def module(self, folder):
+        from torchtitan.distributed.parallel_dims import ParallelDims
+
+        sys.path.insert(0, str(folder))
+        sys.modules.pop("torchtitan_config", None)
+        try:
+            c = self.manager().parse_args(["--module", "torchtitan_config", "--config", "unoom"])
+        finally:
+            sys.path.remove(str(folder))
+        ParallelDims.from_config(c.parallelism, facts(folder)["world"])
+        kind = type(c.activation_checkpoint).__qualname__.removesuffix("AC.Config").lower()
+        assert kind.replace("nonetype", "none") == facts(folder)["checkpointing"], kind
+        return c
 
 
 class Megatron:
