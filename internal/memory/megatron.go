@@ -54,6 +54,9 @@ type megatron struct {
 	instances            int64    // of the distributed optimizer
 	expertParams         int64    // beside params
 	experts              expertSetup
+	eight                eightBit
+	eightMade            map[*matrix]bool
+	eightParams          [2]int64              // of dense and of expert parameters, those in eight bits
 	copies               map[*matrix][]*matrix // the matrices of experts that run one by one
 }
 
@@ -73,7 +76,7 @@ func prepareMegatron(x *machine, w *workload.Workload, lib library) (*megatron, 
 }
 
 func newMegatron(x *machine, w *workload.Workload, lib library, deepspeed bool) (*megatron, error) {
-	m := &megatron{w: w, deepspeed: deepspeed, mpu: map[string]int32{}, modules: map[string]bool{}, copies: map[*matrix][]*matrix{}}
+	m := &megatron{w: w, deepspeed: deepspeed, mpu: map[string]int32{}, modules: map[string]bool{}, copies: map[*matrix][]*matrix{}, eightMade: map[*matrix]bool{}}
 	m.player = player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq / w.Parallel.Context, accumulation: int(w.Accumulation)}
 	m.t, m.c, m.p = w.Parallel.Tensor, w.Parallel.Context, w.Parallel.Pipeline
 	m.sp = w.Parallel.Sequence && m.t > 1
@@ -159,8 +162,6 @@ func (m *megatron) readArguments() error {
 	switch {
 	case w.Model.Type != "megatron":
 		return &NotModelled{"Megatron with a network that its own launch arguments do not describe"}
-	case w.FP8 != workload.NoFP8:
-		return &NotModelled{"fp8 in Megatron"}
 	case w.Has("megatron-fsdp"):
 		return &NotModelled{"Megatron-FSDP"}
 	case w.Model.Family == model.EncoderDecoder && w.Parallel.Pipeline > 1:
@@ -182,6 +183,9 @@ func (m *megatron) readArguments() error {
 		}
 	}
 	if err := m.readExperts(); err != nil {
+		return err
+	}
+	if err := m.readEightBit(); err != nil {
 		return err
 	}
 	m.cublas = cublasWorkspace(w.GPU)

@@ -31,7 +31,7 @@ func (m *megatron) selfAttention(b *block, in tensor) tensor {
 		v = c
 	}
 	ctx := m.attend(q, k, v, h)
-	out := m.rowLinear(ctx, b.o)
+	out := m.rowLinear(ctx, b.o, true)
 	x.drop(ctx)
 	return out
 }

@@ -46,7 +46,7 @@ func (m *megatron) mamba(b *block, in tensor) tensor {
 	x.drop(y)
 	n := x.fusedNorm(t, b.ssmNorm.w, none(), b.ssmNorm.w.n, 1)
 	x.drop(t)
-	out := m.rowLinear(n, b.ssmO)
+	out := m.rowLinear(n, b.ssmO, false)
 	x.drop(n)
 	return out
 }

@@ -42,7 +42,7 @@ func (m *megatron) latentAttention(b *block, in tensor) tensor {
 	ctx := m.attend(query, key, value, h)
 	// The caller refers to the compressed tensors until attention is done.
 	x.drop(low, kvLow, kPos)
-	out := m.rowLinear(ctx, b.o)
+	out := m.rowLinear(ctx, b.o, true)
 	x.drop(ctx)
 	return out
 }

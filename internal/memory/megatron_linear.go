@@ -15,13 +15,17 @@ func (m *megatron) normLinear(in tensor, v *vector, w *matrix) tensor {
 	ins := []tensor{in, v.w, v.b, w.w, w.bias}
 	rec := x.recording(ins...)
 	var fn int32
-	fuse, sp, te := m.fuseWgrad, m.sp, m.te
+	fuse, sp, te, eight := m.fuseWgrad, m.sp, m.te, m.eight.on
+	m.eightBitWeight(w)
 	if rec {
 		fn = x.push(1, ins, []tensor{in, v.w, w.w}, func(f *frame) {
 			x := f.x
 			gathered := gradient{st: noStorage}
+			quantised := m.quantiseGradient(tokens * w.out)
 			if sp {
-				if te {
+				if eight {
+					gathered = gradient{st: x.alloc(m.eight.size(full))}
+				} else if te {
 					gathered = x.make(full, d)
 				} else {
 					m.memoryBuffer("mpu", d.size(full))
@@ -39,6 +43,7 @@ func (m *megatron) normLinear(in tensor, v *vector, w *matrix) tensor {
 				f.send(4, x.make(w.out, d))
 			}
 			x.release(gathered.st)
+			m.releaseAll(quantised)
 			if sp {
 				x.release(dgrad.st)
 			}
@@ -52,9 +57,14 @@ func (m *megatron) normLinear(in tensor, v *vector, w *matrix) tensor {
 	}
 	mu, rs := x.tensor(rows, f32), x.tensor(rows, f32)
 	ln := x.tensor(rows*h, d)
-	gathered := none()
+	gathered, now := none(), none()
+	if eight {
+		now, ln = m.eightBitInput(ln)
+	}
 	if sp {
-		if te {
+		if eight {
+			gathered = tensor{st: x.alloc(m.eight.size(full))}
+		} else if te {
 			gathered = x.tensor(full, d)
 		} else {
 			m.memoryBuffer("mpu", d.size(full))
@@ -67,7 +77,7 @@ func (m *megatron) normLinear(in tensor, v *vector, w *matrix) tensor {
 		x.saveOutput(ln)
 		out.fn = fn
 	}
-	x.drop(mu, rs, ln, gathered)
+	x.drop(mu, rs, ln, gathered, now)
 	return out
 }
 
@@ -82,10 +92,14 @@ func (m *megatron) columnLinear(in tensor, w *matrix) tensor {
 	}
 	tokens := full / w.in
 	ins := []tensor{in, w.w, w.bias}
-	n, fuse, sp, te := in.n, m.fuseWgrad, m.sp, m.te
+	n, fuse, sp, te, eight := in.n, m.fuseWgrad, m.sp, m.te, m.eight.on
+	m.eightBitWeight(w)
 	rec := x.recording(ins...)
 	var fn int32
 	gather := func(x *machine) int32 {
+		if sp && eight {
+			return x.alloc(m.eight.size(full))
+		}
 		if sp && te {
 			return x.alloc(d.size(full))
 		}
@@ -94,9 +108,15 @@ func (m *megatron) columnLinear(in tensor, w *matrix) tensor {
 		}
 		return noStorage
 	}
+	saved := []tensor{in, w.w}
+	if eight {
+		saved = saved[1:]
+	}
 	if rec {
-		fn = x.push(1, ins, []tensor{in, w.w}, func(f *frame) {
+		fn = x.push(1, ins, saved, func(f *frame) {
 			x := f.x
+			quantised := m.quantiseGradient(tokens * w.out)
+			defer m.releaseAll(quantised)
 			gathered := gather(x)
 			g := x.make(full, d)
 			if f.want(1) {
@@ -114,12 +134,32 @@ func (m *megatron) columnLinear(in tensor, w *matrix) tensor {
 			f.send(0, g)
 		})
 	}
+	now, kept := none(), none()
+	if eight {
+		now, kept = m.quantised(n)
+	}
 	gathered := gather(x)
 	out := x.tensor(tokens*w.out, d)
 	x.release(gathered)
+	if rec && eight {
+		x.saveOutput(kept)
+	}
+	x.drop(now, kept)
 	out.fn = fn
 	return out
 }
+
+// eightBitInput turns what a norm gives into eight bits, and lets go of it.
+func (m *megatron) eightBitInput(t tensor) (now, kept tensor) {
+	now, kept = m.quantised(t.n)
+	m.x.drop(t)
+	return now, kept
+}
+
+// overlapStreams is how many streams products run on that overlap with
+// communication; they share one workspace.
+// Source: TransformerEngine pytorch/cpp_extensions/gemm.py, get_cublas_workspace.
+const overlapStreams = 3
 
 // groupedStreams is how many streams a grouped product runs on, each with a
 // workspace. Source: TransformerEngine common/util/multi_stream.cpp.
@@ -144,12 +184,19 @@ func (m *megatron) plainLinear(in tensor, w *matrix) tensor {
 	m.teWorkspace()
 	d, n := in.dt, in.n
 	ins := []tensor{in, w.w, w.bias}
-	fuse := m.fuseWgrad
+	fuse, eight := m.fuseWgrad, m.eight.on
+	m.eightBitWeight(w)
 	rec := x.recording(ins...)
 	var fn int32
+	saved := []tensor{in, w.w}
+	if eight {
+		saved = saved[1:]
+	}
 	if rec {
-		fn = x.push(1, ins, []tensor{in, w.w}, func(f *frame) {
+		fn = x.push(1, ins, saved, func(f *frame) {
 			x := f.x
+			quantised := m.quantiseGradient(n / w.in * w.out)
+			defer m.releaseAll(quantised)
 			f.send(0, x.make(n, d))
 			if f.want(1) {
 				m.weightGradient(f, 1, f.x.params[f.in[1].leaf-1].t.n, d, fuse)
@@ -159,25 +206,43 @@ func (m *megatron) plainLinear(in tensor, w *matrix) tensor {
 			}
 		})
 	}
+	now, kept := none(), none()
+	if eight {
+		now, kept = m.quantised(n)
+	}
 	out := x.tensor(n/w.in*w.out, d)
+	if rec && eight {
+		x.saveOutput(kept)
+	}
+	x.drop(now, kept)
 	out.fn = fn
 	return out
 }
 
-// rowLinear is a row parallel linear; its bias is added later.
-func (m *megatron) rowLinear(in tensor, w *matrix) tensor {
+// rowLinear is a row parallel linear; its bias is added later. With original it
+// keeps its input in 16 bits even where it multiplies in eight, since attention
+// keeps the same tensor (set_save_original_input).
+func (m *megatron) rowLinear(in tensor, w *matrix, original bool) tensor {
 	x := m.x
 	m.teWorkspace()
 	d := in.dt
 	tokens := in.n / w.in
 	outN := tokens * w.out
-	fuse, sp := m.fuseWgrad, m.sp
+	fuse, sp, eight := m.fuseWgrad, m.sp, m.eight.on
+	original = original && !m.eight.delayed
+	m.eightBitWeight(w)
 	rec := x.recording(in, w.w)
 	var fn int32
+	saved := []tensor{in, w.w}
+	if eight && !original {
+		saved = saved[1:]
+	}
 	if rec {
 		n := in.n
-		fn = x.push(1, []tensor{in, w.w}, []tensor{in, w.w}, func(f *frame) {
+		fn = x.push(1, []tensor{in, w.w}, saved, func(f *frame) {
 			x := f.x
+			quantised := m.quantiseGradient(outN)
+			defer m.releaseAll(quantised)
 			gathered := gradient{st: noStorage}
 			if sp {
 				gathered = x.make(outN, d)
@@ -187,7 +252,15 @@ func (m *megatron) rowLinear(in tensor, w *matrix) tensor {
 			x.release(gathered.st)
 		})
 	}
+	now, kept := none(), none()
+	if eight {
+		now, kept = m.quantised(in.n)
+	}
 	out := x.tensor(outN, d)
+	if rec && eight && !original {
+		x.saveOutput(kept)
+	}
+	x.drop(now, kept)
 	if sp {
 		local := x.tensor(outN/m.t, d)
 		x.drop(out)
@@ -232,8 +305,10 @@ func (m *megatron) memoryBuffer(name string, bytes int64) {
 func (m *megatron) teWorkspace() {
 	if m.te && !m.teMade {
 		m.teMade = true
-		undo := m.x.as(Workspace, "Transformer Engine workspace")
+		defer m.x.as(Workspace, "Transformer Engine workspace")()
 		m.x.alloc(m.teWork)
-		undo()
+		if m.sp && m.w.Has("tp-comm-overlap") {
+			m.x.alloc(overlapStreams * m.teWork)
+		}
 	}
 }

@@ -128,6 +128,7 @@ type megatronLoader struct {
 	// have buffers of their own.
 	routed []bool
 	expert bool
+	eight  bool // the next one is stored in eight bits
 }
 
 func (ld *megatronLoader) param(to *tensor, name string, n, rows, cols int64) {
@@ -143,10 +144,15 @@ func (ld *megatronLoader) param(to *tensor, name string, n, rows, cols int64) {
 	ld.ids = append(ld.ids, t.leaf-1)
 	ld.ws = append(ld.ws, to)
 	ld.routed = append(ld.routed, ld.expert)
+	kind := 0
 	if ld.expert {
+		kind = 1
 		ld.m.expertParams += n
 	} else {
 		ld.m.params += n
+	}
+	if ld.eight {
+		ld.m.eightParams[kind] += n
 	}
 	*to = t
 }
@@ -169,7 +175,9 @@ func (ld *megatronLoader) matrix(_ *machine, p place, copies int64) *matrix {
 	if p.part == "embed" && mod.Role != model.RoleTokens && !ld.m.first {
 		return m // the last stage has only a copy of the tied table
 	}
+	ld.eight = ld.m.eight.inEightBits(p)
 	ld.param(&m.w, mod.Name, in*out, out, in)
+	ld.eight = false
 	if mod.Bias() {
 		n := out
 		if mod.Split == model.SplitInputs {
@@ -198,7 +206,9 @@ func (ld *megatronLoader) expertMatrix(p place, copies int64) *matrix {
 	defer func() { ld.expert = false }()
 	one := func(times int64) *matrix {
 		w := &matrix{w: none(), bias: none(), in: in, out: out}
+		ld.eight = m.eight.inEightBits(p)
 		ld.param(&w.w, mod.Name, times*in*out, times*out, in)
+		ld.eight = false
 		if mod.Bias() {
 			w.biased = true
 			ld.param(&w.bias, mod.Name+".bias", times*bias, 1, times*bias)
@@ -283,7 +293,7 @@ func (ld *megatronLoader) finish() {
 	for k, b := range m.buffers() {
 		if m.distOpt {
 			undo := x.as(Weights, "weights")
-			buffer := x.alloc(m.residual.size(b.n))
+			buffer := x.alloc(m.residual.size(b.n-m.eightParams[k]) + m.eightParams[k])
 			undo()
 			for i, id := range ld.ids {
 				if ld.routed[i] == (k == 1) {

@@ -11,7 +11,7 @@ func (m *megatron) mlp(b *block, in tensor) tensor {
 	up := m.normLinear(in, b.norm2, w)
 	act := m.activation(up, b)
 	x.drop(up)
-	out := m.rowLinear(act, b.down)
+	out := m.rowLinear(act, b.down, false)
 	x.drop(act)
 	return out
 }

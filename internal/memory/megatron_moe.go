@@ -130,7 +130,7 @@ func (m *megatron) sharedExperts(b *block, normed tensor) tensor {
 	}
 	act := m.glu(up, n)
 	x.drop(up)
-	out := m.rowLinear(act, b.shDown)
+	out := m.rowLinear(act, b.shDown, false)
 	x.drop(act)
 	return out
 }

@@ -115,7 +115,7 @@ func (m *megatron) crossAttention(b *block, in, memory tensor) tensor {
 	parts := x.split(mixed, h.k(), h.v())
 	x.drop(mixed)
 	ctx := m.attend(q, parts[0], parts[1], h)
-	out := m.rowLinear(ctx, b.co)
+	out := m.rowLinear(ctx, b.co, true)
 	x.drop(ctx)
 	return out
 }

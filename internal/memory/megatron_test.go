@@ -102,12 +102,16 @@ func TestMegatronLeaksNothing(t *testing.T) {
 		"no gradient fusion":   {mixture + latent + "no-gradient-accumulation-fusion", workload.Parallel{Data: 2, Expert: 2}},
 		"prediction":           {mixture + "mtp-num-layers=2", workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
 		"latent prediction":    {latent + "mtp-num-layers=1", workload.Parallel{Tensor: 2, Pipeline: 2}},
+		"eight bits":           {mixture + latent, workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
 		"recomputed, pipeline": {mixture, workload.Parallel{Data: 2, Expert: 2, Pipeline: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := launch(t, c.arguments, c.p)
 			if strings.HasPrefix(name, "recomputed") {
 				w.Checkpointing = workload.FullCheckpoint
+			}
+			if name == "eight bits" {
+				w.FP8 = workload.FP8Tensorwise
 			}
 			_, run := playedMegatron(t, w)
 			if n := len(run.ends); run.ends[n-1] != run.ends[n-2] {
@@ -150,6 +154,35 @@ func TestStagesSumToTheModel(t *testing.T) {
 				t.Errorf("%q over %d stages: %d parameters, want %d (the model has %d)", arguments, stages, sum, want, counted)
 			}
 		}
+	}
+}
+
+// In eight bits the inputs of products take half of what they took; parameters
+// that are eight-bit themselves take half, too, and need no copies.
+func TestEightBits(t *testing.T) {
+	kinds := func(fp8 workload.FP8, arguments string) (map[Kind]int64, int64) {
+		w := launch(t, arguments, workload.Parallel{Data: 2})
+		w.Sharding, w.FP8 = workload.ZeRO1, fp8
+		sums, run := heldBy(t, w)
+		var copies int64
+		for _, s := range run.x.breakdown(run.peak.at) {
+			if s.Name == "eight-bit copies of weights" {
+				copies += s.Bytes
+			}
+		}
+		return sums, copies
+	}
+	plain, _ := kinds(workload.NoFP8, "")
+	eight, copies := kinds(workload.FP8Tensorwise, "")
+	own, transposes := kinds(workload.FP8Tensorwise, "fp8-param-gather")
+	if eight[Activations] >= plain[Activations] {
+		t.Errorf("activations of %d bytes, %d in 16 bits", eight[Activations], plain[Activations])
+	}
+	if copies != 2*transposes {
+		t.Errorf("%d bytes of copies in both layouts, %d of transposes alone", copies, transposes)
+	}
+	if saved := (eight[Weights] - copies) - (own[Weights] - transposes); saved != transposes {
+		t.Errorf("eight-bit parameters save %d bytes, want one for each of %d", saved, transposes)
 	}
 }
 

@@ -273,6 +273,8 @@ func (w *Workload) readMethod(r Row) error {
 		return cannot("parameters in %q are not modelled", r["param_dtype"])
 	}
 	switch {
+	case strings.Contains(compute, "blockwise") && w.Framework == Megatron:
+		w.FP8 = FP8Blockwise
 	case strings.Contains(compute, "blockwise"), strings.Contains(compute, "nvfp4"):
 		return cannot("compute in %q is not modelled", r["compute_dtype"])
 	case strings.Contains(compute, "mxfp8"):

@@ -75,7 +75,8 @@ const (
 	NoFP8         FP8 = ""
 	FP8Tensorwise FP8 = "tensorwise"
 	FP8Rowwise    FP8 = "rowwise"
-	FP8Delayed    FP8 = "delayed" // Transformer Engine's
+	FP8Delayed    FP8 = "delayed"   // Transformer Engine's
+	FP8Blockwise  FP8 = "blockwise" // one scale for each 128 elements, or block of 128²
 	MXFP8         FP8 = "mxfp8"
 )
 
