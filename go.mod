@@ -16,6 +16,7 @@ require (
 	github.com/spf13/pflag v1.0.9
 	golang.org/x/sys v0.50.0
 	golang.org/x/term v0.48.0
+	golang.org/x/text v0.40.0
 	modernc.org/sqlite v1.62.0
 	pgregory.net/rapid v1.3.0
 )

@@ -45,22 +45,23 @@ var worldly = []string{"os", "os/exec", "os/signal", "net", "net/http", "log", "
 // homes says which packages may import a third-party module, and why the
 // module is used at all is in docs/dependencies.md.
 var homes = map[string][]string{
-	"charm.land/lipgloss/v2":                   {"internal/report/text", "internal/tui"},
-	"github.com/charmbracelet/colorprofile":    {"internal/report/text", "internal/cli"},
-	"github.com/charmbracelet/x/ansi":          {"internal/report/text"},
-	"github.com/creack/pty":                    {"internal/supervise"},
-	"github.com/goccy/go-yaml":                 {"internal/workload", "internal/emit", "internal/gpu"},
-	"github.com/goccy/go-yaml/ast":             {"internal/workload"},
-	"github.com/goccy/go-yaml/parser":          {"internal/workload"},
-	"github.com/gofrs/flock":                   {"internal/supervise"},
-	"github.com/google/pprof/profile":          {"internal/report/export"},
-	"github.com/pelletier/go-toml/v2":          {"internal/workload"},
-	"github.com/pelletier/go-toml/v2/unstable": {"internal/workload"},
-	"github.com/spf13/cobra":                   {"internal/cli"},
-	"github.com/spf13/pflag":                   {"internal/cli"}, // cobra's flags
-	"golang.org/x/sys/unix":                    {"internal/supervise", "internal/ledger"},
-	"golang.org/x/term":                        {"internal/cli"},
-	"modernc.org/sqlite":                       {"internal/ledger"},
+	"charm.land/lipgloss/v2":                       {"internal/report/text", "internal/tui"},
+	"github.com/charmbracelet/colorprofile":        {"internal/report/text", "internal/cli"},
+	"github.com/charmbracelet/x/ansi":              {"internal/report/text"},
+	"github.com/creack/pty":                        {"internal/supervise"},
+	"github.com/goccy/go-yaml":                     {"internal/workload", "internal/emit", "internal/gpu"},
+	"github.com/goccy/go-yaml/ast":                 {"internal/workload"},
+	"github.com/goccy/go-yaml/parser":              {"internal/workload"},
+	"github.com/gofrs/flock":                       {"internal/supervise"},
+	"github.com/google/pprof/profile":              {"internal/report/export"},
+	"github.com/pelletier/go-toml/v2":              {"internal/workload"},
+	"github.com/pelletier/go-toml/v2/unstable":     {"internal/workload"},
+	"github.com/spf13/cobra":                       {"internal/cli"},
+	"github.com/spf13/pflag":                       {"internal/cli"}, // cobra's flags
+	"golang.org/x/sys/unix":                        {"internal/supervise", "internal/ledger"},
+	"golang.org/x/term":                            {"internal/cli"},
+	"golang.org/x/text/encoding/simplifiedchinese": {"internal/oomlog"},
+	"modernc.org/sqlite":                           {"internal/ledger"},
 }
 
 type pkg struct {

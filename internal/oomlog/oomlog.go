@@ -113,7 +113,7 @@ type Result struct {
 	Names    []string // of the texts
 	Lines    int
 	Bytes    int64
-	Encoding string // "utf-8", "utf-16le", "utf-16be"
+	Encoding string // "utf-8", "utf-16le", "utf-16be"; "gbk" if some of its lines are
 	Binary   bool   // more control bytes than a log has
 	Failures []Failure
 	// LastError is the last error line of any kind: what to show when there is

@@ -33,13 +33,17 @@ func Scan(name string, r io.Reader) (*Result, error) {
 	if err != nil {
 		return nil, err
 	}
+	chinese := newChineseReader(text)
 	s := &scanner{
 		name: name, table: newTable(), frames: newFrameReader(), progress: newProgressReader(), facts: newFactReader(), smi: newSMIReader(),
 		buf: make([]byte, 0, firstWindow), due: headFacts, offers: map[int]int{}, muted: map[int]bool{}, lastOf: map[string]int{}, at: -1,
 		res: &Result{Names: []string{name}, Encoding: encoding, Attempts: 1},
 	}
-	if err := s.run(text); err != nil {
+	if err := s.run(chinese); err != nil {
 		return nil, err
+	}
+	if chinese.changed > 0 {
+		s.res.Encoding = "gbk"
 	}
 	s.finish()
 	return s.res, nil
