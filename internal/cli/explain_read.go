@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"compress/gzip"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"unicode"
 
 	"unoom/internal/model"
 	"unoom/internal/oomlog"
@@ -36,6 +38,7 @@ const (
 	kindEmpty
 	kindGzip
 	kindBinary
+	kindData // JSON of numbers and brackets, without a word
 )
 
 // kindOf tells from the first bytes what a file holds.
@@ -67,10 +70,30 @@ func kindOf(head []byte) kind {
 	switch half := len(head) / 2; {
 	case zeros > 0 && (odd == zeros || even == zeros) && zeros > half/2:
 		return kindText // UTF-16 without a mark
-	case zeros > len(head)/100 || control > len(head)/20:
+	case zeros > max(len(head)/100, 16) || control+zeros > len(head)/20+4:
 		return kindBinary
+	case bytes.ContainsAny(head[:1], "[{") && !bytes.ContainsFunc(head, unicode.IsLetter):
+		return kindData
 	}
 	return kindText
+}
+
+// skipZeros drops the zeros that a log begins with after it was emptied while a
+// program still wrote to it (logrotate's copytruncate). They are at least 16.
+func skipZeros(head []byte, rest io.Reader) (io.Reader, []byte) {
+	if len(head) < 16 || bytes.ContainsFunc(head[:16], func(r rune) bool { return r != 0 }) {
+		return io.MultiReader(bytes.NewReader(head), rest), head
+	}
+	b := bufio.NewReaderSize(io.MultiReader(bytes.NewReader(head), rest), 64<<10)
+	for {
+		next, err := b.Peek(4096)
+		text := bytes.TrimLeft(next, "\x00")
+		_, _ = b.Discard(len(next) - len(text))
+		if len(text) > 0 || err != nil {
+			next, _ = b.Peek(4096)
+			return b, next
+		}
+	}
 }
 
 // Bounds of a folder of logs.
@@ -155,7 +178,10 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 		return fmt.Errorf("read %s: %w", name, cause(err))
 	}
 	head = head[:n]
-	all := io.MultiReader(bytes.NewReader(head), r)
+	all, head := skipZeros(head, r)
+	if n > 0 && len(head) == 0 {
+		return withHint(fmt.Errorf("%s: nothing but zeros", name), "give the text that the run printed")
+	}
 	if snapshot.Looks(head) {
 		return e.scanSnapshot(in, name, all, sizeOf(r))
 	}
@@ -163,11 +189,14 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 	case kindEmpty:
 		return withHint(fmt.Errorf("%s: the text is empty", name), "redirect both streams: python train.py > train.log 2>&1")
 	case kindGzip:
-		z, err := gzip.NewReader(all)
+		packed := &counter{in: all}
+		z, err := gzip.NewReader(packed)
 		if err != nil {
 			return fmt.Errorf("unpack %s: %w", name, err)
 		}
-		return e.scan(in, strings.TrimSuffix(name, ".gz"), z)
+		return e.scan(in, strings.TrimSuffix(name, ".gz"), &bombGuard{in: z, packed: packed})
+	case kindData:
+		return withHint(fmt.Errorf("%s: this is JSON without a word in it, neither a log nor a memory snapshot", name), "give the text that the run printed, or the file of torch.cuda.memory._dump_snapshot")
 	case kindBinary:
 		return withHint(fmt.Errorf("%s: this is binary, not a log", name), "give the text that the run printed")
 	}
@@ -177,6 +206,40 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 	}
 	in.logs = append(in.logs, res)
 	return nil
+}
+
+// A counter counts what is read of a packed file.
+type counter struct {
+	in io.Reader
+	n  int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.in.Read(p)
+	c.n += int64(n)
+	return n, err
+}
+
+// Deflate packs at most 1032 to 1, and only one byte repeated for ever comes near;
+// a log of the same line over and over has 500.
+const (
+	bombRatio = 950
+	bombSize  = 64 << 20
+)
+
+// A bombGuard ends the unpacking of a file that was made to be endless.
+type bombGuard struct {
+	in     io.Reader
+	packed *counter
+	n      int64
+}
+
+func (g *bombGuard) Read(p []byte) (int, error) {
+	n, err := g.in.Read(p)
+	if g.n += int64(n); g.n > bombSize && g.n/bombRatio > g.packed.n {
+		return n, fmt.Errorf("%d bytes unpack to more than %d: this is no log", g.packed.n, g.n)
+	}
+	return n, err
 }
 
 // scanFolder reads the logs of a folder, such as torchrun's --log-dir. A file

@@ -2,7 +2,6 @@ package oomlog
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"unicode/utf8"
 
@@ -52,10 +51,6 @@ func (c *chineseReader) fill() {
 		if n > 0 && bytes.IndexByte(c.raw[c.n-n:c.n], '\n') >= 0 {
 			break
 		}
-	}
-	if c.err != nil && !errors.Is(c.err, io.EOF) {
-		c.n, c.rest = 0, nil
-		return
 	}
 	end := c.n
 	if c.err == nil {

@@ -412,6 +412,9 @@ func (s *scanner) finish() {
 		s.res.Lines++
 	}
 	s.readFacts(max(0, n-tailFacts), int64(n))
+	if s.cut {
+		s.warn("cut_archive", n, "")
+	}
 	if s.res.Bytes > 0 && float64(s.controls) > 0.005*float64(s.res.Bytes) {
 		s.res.Binary = true
 		s.warn("binary", 0, "")

@@ -97,7 +97,7 @@ type Failure struct {
 
 // A Warning is something in the text that could not be read as it should.
 type Warning struct {
-	Code   string // long_line, binary, truncated, encoding, too_many, interleaved
+	Code   string // long_line, binary, truncated, cut_archive, encoding, too_many, interleaved
 	Source Source
 	Detail string
 }

@@ -76,6 +76,7 @@ type scanner struct {
 	controls int   // control bytes seen
 	offers   map[int]int
 	muted    map[int]bool
+	cut      bool           // the packed text ends before its end
 	lastOf   map[string]int // index of the last failure of a pattern and writer
 	restart  bool           // a failure was seen, so a restart marker starts an attempt
 	at       int            // index into res.Progress of the last progress, -1 none
@@ -99,6 +100,8 @@ func (s *scanner) run(text io.Reader) error {
 			s.buf = s.buf[:len(s.buf)+n]
 			if errors.Is(err, io.EOF) {
 				eof = true
+			} else if errors.Is(err, io.ErrUnexpectedEOF) { // packed, and cut: what there is counts
+				eof, s.cut = true, true
 			} else if err != nil {
 				return err
 			}
@@ -246,7 +249,13 @@ func (s *scanner) source(at int) Source {
 }
 
 func (s *scanner) warn(code string, at int, detail string) {
-	if len(s.res.Warnings) < 64 {
+	same := 0
+	for _, w := range s.res.Warnings {
+		if w.Code == code {
+			same++
+		}
+	}
+	if same < 4 { // a fifth of a kind tells nothing new
 		s.res.Warnings = append(s.res.Warnings, Warning{code, s.source(at), detail})
 	}
 }
