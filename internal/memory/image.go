@@ -44,6 +44,7 @@ func prepareImages(x *machine, w *workload.Workload, lib library) (*imagePlayer,
 	if lib.images.boxes > 0 {
 		spec.Boxes = lib.images.boxes
 	}
+	spec.SplitNorm = lib.images.splitGroupNorm
 	switch w.Attention {
 	case workload.Eager:
 		spec.Eager = true
@@ -90,6 +91,17 @@ func prepareImages(x *machine, w *workload.Workload, lib library) (*imagePlayer,
 		undo()
 	}
 	return p, nil
+}
+
+// smallBatch is the workload with a small batch of images, where batches of its
+// network differ in size; nil where they do not.
+func smallBatch(w *workload.Workload) *workload.Workload {
+	if w.Model.Image == nil || len(w.Model.Image.Least) != 2 {
+		return nil
+	}
+	c := w.Clone()
+	c.Image = [2]int64{w.Model.Image.Least[0], w.Model.Image.Least[1]}
+	return c
 }
 
 // load makes the parameters and buffers, module by module.
@@ -247,6 +259,8 @@ type imageLibrary struct {
 	cublasOwn bool
 	// eagerAttention: attention of image transformers runs operation by operation.
 	eagerAttention bool
+	// splitGroupNorm: group norm is a batch norm, then addcmul.
+	splitGroupNorm bool
 	boxes          int64 // objects of an image in the fullest batch, 0: the network's own
 }
 
@@ -268,6 +282,8 @@ func (l *imageLibrary) set(key, value string) error {
 		return pick(&l.noWorkspace, "none", "winograd")
 	case "cublas_workspace":
 		return pick(&l.cublasOwn, "own", "allocator")
+	case "group_norm":
+		return pick(&l.splitGroupNorm, "addcmul", "native")
 	case "attention":
 		return pick(&l.eagerAttention, "eager", "fused")
 	case "boxes":

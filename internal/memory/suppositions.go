@@ -13,5 +13,8 @@ func suppositions(w *workload.Workload) []*workload.Workload {
 			}
 		}
 	}
+	if small := smallBatch(w); small != nil {
+		out = append(out, small)
+	}
 	return out
 }

@@ -75,7 +75,7 @@ var frameworkWords = []struct {
 	{"hf trainer", HFTrainer}, {"trl", HFTrainer}, {"litgpt", LitGPT}, {"deepspeed", DeepSpeed},
 }
 
-var versionPattern = regexp.MustCompile(`(?i)\b(torch|transformers|trl|peft|bnb|accelerate|bitsandbytes|deepspeed|megatron|timm|torchtune|torchtitan)[ =]+v?(\d+\.\d+[\w.+]*|\d+\.x)`)
+var versionPattern = regexp.MustCompile(`(?i)\b(?:py)?(torch|transformers|trl|peft|bnb|accelerate|bitsandbytes|deepspeed|megatron|timm|torchtune|torchtitan)[ =]+v?(\d+\.\d+[\w.+]*|\d+\.x)`)
 
 func (w *Workload) readFramework(name, version string) {
 	low := strings.ToLower(name)
@@ -329,6 +329,9 @@ func (w *Workload) readSizes(r Row) error {
 		w.Image[1], _ = strconv.ParseInt(m[2], 10, 64)
 		return nil
 	}
+	if w.readImages(size) {
+		return nil
+	}
 	return w.readLength(size)
 }
 
@@ -372,6 +375,8 @@ func (w *Workload) readOptimizer(text string) error {
 	o := &w.Optimizer
 	o.Name = text
 	switch {
+	case strings.HasPrefix(low, "sgd"): // whatever a remark says of others
+		o.Name = "sgd-momentum"
 	case strings.HasPrefix(low, "none"):
 		if !w.ForwardOnly {
 			return cannot("training without an optimizer")

@@ -247,6 +247,18 @@ func (b *Builder) GroupNorm(x Value, name string, groups int64) Value {
 		Params: []Param{{Name: "weight", Shape: []int64{c}}, {Name: "bias", Shape: []int64{c}}}})
 }
 
+// Freeze says that the parameters of the operation that made x, the last, are not
+// trained.
+func (b *Builder) Freeze(x Value) {
+	n := &b.g.Nodes[len(b.g.Nodes)-1]
+	n.Frozen = true
+	grad := false
+	for _, v := range n.In {
+		grad = grad || v != None && b.g.Tensors[v].Grad
+	}
+	b.g.Tensors[x].Grad = grad
+}
+
 // Act adds a function of one operand.
 func (b *Builder) Act(op Op, x Value, inPlace bool) Value {
 	return b.same(Node{Op: op, In: []Value{x}, InPlace: inPlace})

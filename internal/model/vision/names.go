@@ -96,11 +96,12 @@ func parseSegmentation(name string) *Spec {
 // follows none.
 func ParseName(name string) *Spec {
 	name = strings.TrimSuffix(strings.TrimSpace(name), ".py")
-	if i := strings.LastIndexByte(name, '/'); i >= 0 {
-		name = name[i+1:]
-	}
 	if len(name) > 200 {
 		return nil
+	}
+	folder := ""
+	if i := strings.LastIndexByte(name, '/'); i >= 0 {
+		folder, name = name[:i], name[i+1:]
 	}
 	if s := parseSegmentation(name); s != nil {
 		return s
@@ -109,6 +110,9 @@ func ParseName(name string) *Spec {
 		return s
 	}
 	if s := parseYOLO(name); s != nil {
+		return s
+	}
+	if s := parseDetector(folder, name); s != nil {
 		return s
 	}
 	return parseZoo(name)

@@ -25,6 +25,8 @@ type net struct {
 	frozen   bool
 	normEval bool
 	bias     bool // convolutions before a norm have a bias too
+	split    bool // group norm is a norm, then a product and a sum with parameters
+	folded   bool // norms are a product and a sum with fixed numbers
 }
 
 func newNet() *net {
@@ -69,11 +71,22 @@ func (b *net) convNorm(x graph.Value, name string, out, kernel int64, o graph.Co
 
 // normed adds the net's norm.
 func (b *net) normed(x graph.Value, name string) graph.Value {
+	if b.folded {
+		return b.Act(graph.Scale, b.Act(graph.Scale, x, false), false)
+	}
 	switch b.norm {
 	case "":
 		return x
 	case graph.GroupNorm:
-		return b.GroupNorm(x, name, b.groups)
+		if c := b.Shape(x)[1]; b.split && !b.frozen {
+			b.In(name, func() { x = b.Plus(b.Scaled(b.Plain(graph.BatchNorm, x, "plain"), "weight", c), "bias", c) })
+		} else {
+			x = b.GroupNorm(x, name, b.groups)
+		}
+		if b.frozen {
+			b.Freeze(x)
+		}
+		return x
 	}
 	return b.Norm(b.norm, x, name, b.frozen || b.normEval)
 }

@@ -60,6 +60,14 @@ type Spec struct {
 	// Channels of a diffusion network\'s input; 0: 4.
 	Channels int64 `json:"channels"`
 
+	// Of detectors.
+	Caffe  bool `json:"caffe"`  // strides in 1×1 convolutions
+	Folded bool `json:"folded"` // frozen norms are a product and a sum
+	Group  bool `json:"group"`  // group norm everywhere
+	// SplitNorm says that group norm is a norm, then a product and a sum.
+	SplitNorm bool    `json:"split_norm"`
+	Least     []int64 `json:"least"` // height and width of a small batch, where batches differ
+
 	Boxes int64 `json:"boxes"` // objects of an image in the fullest batch; 0: boxesShown
 	Masks bool  `json:"masks"` // a detector predicts instance masks
 	P6    bool  `json:"p6"`    // a detector has a fourth map
@@ -72,10 +80,15 @@ func (s *Spec) Build(in Input) (*graph.Graph, error) {
 		return nil, err
 	}
 	b := newNet()
+	b.split = s.SplitNorm
 	switch s.Builder {
 	case "segmentation": // method, backbone, classes
 		n := segNet{backbone: s.Backbone, method: s.Method, classes: s.Classes, dilation: max(1, s.Dilation)}
 		n.build(b, in)
+		return b.finish()
+	case "detector": // method, backbone, classes, caffe, folded, group
+		d := detector{backbone: s.Backbone, method: s.Method, caffe: s.Caffe, folded: s.Folded, group: s.Group, classes: s.Classes}
+		d.build(b, in)
 		return b.finish()
 	case "unet": // see unet
 		unet(b, s, in)

@@ -1,0 +1,46 @@
+package vision
+
+import "testing"
+
+// The counts are torchvision's, with 90 classes; its heads have a box and a mask
+// for the background too, by 4100 and 257 parameters.
+func TestDetectorsHaveTheirParameters(t *testing.T) {
+	for method, want := range map[string]int64{"faster": 41755286 - 4100, "mask": 44401393 - 4100 - 257} {
+		s := Spec{Builder: "detector", Method: method, Backbone: "r50", Folded: true, Classes: 90}
+		g, err := s.Build(Input{1, 320, 320})
+		if err != nil {
+			t.Errorf("%s: %v", method, err)
+			continue
+		}
+		if got := g.Params(); got != want {
+			t.Errorf("%s: %d parameters, want %d (%+d)", method, got, want, got-want)
+		}
+	}
+}
+
+func TestDetectorNames(t *testing.T) {
+	for name, want := range map[string]Spec{
+		"faster_rcnn_r50_fpn_1x_coco":                   {Method: "faster", Backbone: "r50"},
+		"mask-rcnn_r50-caffe_fpn_ms-poly-3x_coco":       {Method: "mask", Backbone: "r50", Caffe: true},
+		"cascade_mask_rcnn_x101_64x4d_fpn_20e_coco":     {Method: "cascade_mask", Backbone: "x101_64x4d"},
+		"cascade-rcnn_hrnetv2p-w32-20e_coco":            {Method: "cascade", Backbone: "hr32"},
+		"retinanet_ghm_r101_fpn_1x_coco":                {Method: "retinanet", Backbone: "r101"},
+		"fcos_r50_caffe_fpn_gn-head_1x_coco":            {Method: "fcos", Backbone: "r50", Caffe: true},
+		"mask_rcnn_r50_fpn_gn-all_2x_coco":              {Method: "mask", Backbone: "r50", Group: true},
+		"COCO-Detection/faster_rcnn_X_101_32x8d_FPN_3x": {Method: "faster", Backbone: "x101_32x8d", Caffe: true, Folded: true},
+	} {
+		got := ParseName(name)
+		if got == nil {
+			t.Errorf("%s is not understood", name)
+			continue
+		}
+		if got.Method != want.Method || got.Backbone != want.Backbone || got.Caffe != want.Caffe || got.Folded != want.Folded || got.Group != want.Group {
+			t.Errorf("%s: %+v, want %+v", name, *got, want)
+		}
+	}
+	for _, name := range []string{"faster_rcnn_r50_fpn_dpool_1x_coco", "COCO-Detection/faster_rcnn_R_50_C4_1x", "LVISv0.5-InstanceSegmentation/mask_rcnn_R_50_FPN_1x"} {
+		if s := ParseName(name); s != nil {
+			t.Errorf("%s was taken for %+v", name, s)
+		}
+	}
+}
