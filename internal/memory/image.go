@@ -34,6 +34,11 @@ func prepareImages(x *machine, w *workload.Workload, lib library) (*imagePlayer,
 	if h == 0 || wd == 0 {
 		h, wd = w.Model.Image.Size()
 	}
+	if m := w.Model.Image; m.Largest > 0 {
+		if ph, pw := m.Size(); h == ph && wd == pw {
+			h, wd = m.Largest, m.Largest
+		}
+	}
 	switch {
 	case w.Method != workload.Full:
 		return nil, &NotModelled{"the method " + string(w.Method) + " on an image network"}
@@ -99,8 +104,10 @@ func smallBatch(w *workload.Workload) *workload.Workload {
 	if w.Model.Image == nil || len(w.Model.Image.Least) != 2 {
 		return nil
 	}
-	c := w.Clone()
-	c.Image = [2]int64{w.Model.Image.Least[0], w.Model.Image.Least[1]}
+	c, m, spec := w.Clone(), *w.Model, *w.Model.Image
+	c.Image = [2]int64{spec.Least[0], spec.Least[1]}
+	spec.Largest = 0
+	m.Image, c.Model = &spec, &m
 	return c
 }
 

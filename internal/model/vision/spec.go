@@ -66,7 +66,8 @@ type Spec struct {
 	Group  bool `json:"group"`  // group norm everywhere
 	// SplitNorm says that group norm is a norm, then a product and a sum.
 	SplitNorm bool    `json:"split_norm"`
-	Least     []int64 `json:"least"` // height and width of a small batch, where batches differ
+	Largest   int64   `json:"largest"` // the side to which training resizes batches of the published size at most
+	Least     []int64 `json:"least"`   // height and width of a small batch, where batches differ
 
 	Boxes int64 `json:"boxes"` // objects of an image in the fullest batch; 0: boxesShown
 	Masks bool  `json:"masks"` // a detector predicts instance masks

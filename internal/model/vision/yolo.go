@@ -45,6 +45,15 @@ func parseYOLO(name string) *Spec {
 	if s.P6 {
 		s.Image = 1280
 	}
+	if s.Method == "x" {
+		// Every ten iterations the batches get another size.
+		// Source: mmyolo configs/yolox, BatchSyncRandomResize, random_size_range.
+		s.Largest = 800
+		if s.Backbone == "tiny" || s.Backbone == "nano" {
+			s.Image, s.Largest = 416, 640
+		}
+		s.Least = []int64{s.Image, s.Image}
+	}
 	return s
 }
 
