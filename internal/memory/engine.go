@@ -65,6 +65,7 @@ type Choice struct {
 // Estimate plays the workload and, for each choice that nobody could make for
 // sure, its alternatives.
 func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
+	w = asImages(w)
 	choices := e.variants.choose(w)
 	lib, err := e.libraryOf(w)
 	if err != nil {
@@ -162,6 +163,7 @@ func differs(w *workload.Workload, l library, base *folded, mid *played, key str
 // from Estimate's by the rests that the allocator leaves in blocks: within 0.5 %
 // in nineteen of twenty random runs, 3 % at worst (TestQuickIsTheEstimate).
 func (e *Engine) Quick(w *workload.Workload) (Peak, error) {
+	w = asImages(w)
 	lib, err := e.libraryOf(w)
 	if err != nil {
 		return Peak{}, err

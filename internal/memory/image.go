@@ -98,6 +98,22 @@ func prepareImages(x *machine, w *workload.Workload, lib library) (*imagePlayer,
 	return p, nil
 }
 
+// asImages is the workload of a model that is a stack of layers, with the model
+// as operations where it has that form and nothing is asked of its layers.
+func asImages(w *workload.Workload) *workload.Workload {
+	if w.Model.Tower == nil || w.Method != workload.Full || w.Checkpointing != workload.NoCheckpointing && w.Checkpointing != "" {
+		return w
+	}
+	switch w.Precision {
+	case workload.FP32, workload.AMPFP16, workload.AMPBF16:
+	default:
+		return w
+	}
+	c, m := w.Clone(), *w.Model
+	m.Image, c.Model = m.Tower, &m
+	return c
+}
+
 // smallBatch is the workload with a small batch of images, where batches of its
 // network differ in size; nil where they do not.
 func smallBatch(w *workload.Workload) *workload.Workload {

@@ -45,6 +45,9 @@ func builders() map[string]builder {
 		"modernbert": modernbert, "xlnet": xlnet,
 		"vit": vit, "deit": vit, "dinov2": dinov2, "beit": beit,
 
+		// Image networks: imagenet.go
+		"resnet": resnetImages, "convnext": convnextImages, "convnextv2": convnextImages, "swin": swinImages,
+
 		// Diffusion, by the class that diffusers names: diffusion.go
 		"UNet2DConditionModel": unetCondition, "Transformer2DModel": ditModel, "DiTTransformer2DModel": ditModel,
 

@@ -79,6 +79,9 @@ type Model struct {
 	Quantized string
 	// Image has the settings of an image network, nil for others; see Graph.
 	Image *vision.Spec
+	// Tower is the model as operations, where it is a stack of layers as well and
+	// takes images of one size; nil for others.
+	Tower *vision.Spec
 }
 
 // A Stack is a run of layers over one residual stream.

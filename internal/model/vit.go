@@ -1,5 +1,7 @@
 package model
 
+import "unoom/internal/model/vision"
+
 // viTower reads an image transformer's keys: ViT, DeiT, BEiT, DINOv2, SigLIP.
 func viTower(c *config) (d *decoder, tokens, patch, channels int64) {
 	d = &decoder{
@@ -24,6 +26,12 @@ func viTower(c *config) (d *decoder, tokens, patch, channels int64) {
 		patch = image
 	}
 	return d, (image / patch) * (image / patch), patch, channels
+}
+
+// tower is the image transformer as operations.
+func (d *decoder) tower(c *config, patch, tokens int64) *vision.Spec {
+	return &vision.Spec{Builder: "vit", Patch: patch, Widths: []int64{d.hidden}, Depth: int(d.layers), Heads: []int64{d.attn.Heads}, MLP: d.mlp.FFN,
+		Tokens: tokens, Classes: c.labels(), Image: c.dimOr(224, "image_size"), Drop: c.floatOr(0, "drop_path_rate")}
 }
 
 // patchEmbedding is a convolution that cuts the image into patches.
@@ -68,6 +76,7 @@ func vit(c *config) *Model {
 	if m.HeadKind == HeadNone {
 		m.Head = []Module{dense("pooler.dense", RolePooler, h, h)}
 	}
+	m.Tower = d.tower(c, patch, extra)
 	return m
 }
 
@@ -89,6 +98,8 @@ func dinov2(c *config) *Model {
 	if m.HeadKind == HeadClassify {
 		m.Head = []Module{dense("classifier", RoleClassifier, 2*h, c.labels())}
 	}
+	m.Tower = d.tower(c, patch, 1)
+	m.Tower.LayerScale = true
 	return m
 }
 
@@ -133,6 +144,8 @@ func beit(c *config) *Model {
 		norm := d.norm
 		m.Head = append([]Module{norm.module("pooler.layernorm", RoleHeadNorm)}, m.Head...)
 	}
+	m.Tower = d.tower(c, patch, 1)
+	m.Tower.LayerScale, m.Tower.Relative, m.Tower.MeanPool = scaled, relative || shared, d.noFinalNorm
 	return m
 }
 

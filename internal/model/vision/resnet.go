@@ -58,6 +58,10 @@ func (r *resnet) blocks() ([]int, bool) {
 	return nil, false
 }
 
+// ResNetBlocks returns the blocks of each stage of the ResNet of a depth and
+// whether they are bottlenecks; nil if there is none.
+func ResNetBlocks(depth int) ([]int, bool) { return (&resnet{depth: depth}).blocks() }
+
 // forward adds the backbone and returns the outputs of its stages.
 func (r *resnet) forward(b *net, x graph.Value) []graph.Value {
 	blocks, bottleneck := r.blocks()
