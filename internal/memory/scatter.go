@@ -15,7 +15,7 @@ const (
 	scatterAllocated      = 0.025 // transformers
 	scatterReserved       = 0.060 // what the allocator takes depends on the order of frees
 	scatterImageAllocated = 0.065 // published in tenths of a "GB"; convolution workspaces
-	scatterImageReserved  = 0.200 // cuDNN's search for an algorithm
+	scatterImageReserved  = 0.080 // cuDNN's search for an algorithm; 100 device readings of GPUMemNet
 	scatterExperts        = 0.060 // how tokens choose their experts is not known beforehand
 	scatterDeepSpeed      = 0.30  // Megatron-DeepSpeed, published as whole "GB" of nvidia-smi
 )
