@@ -2,7 +2,10 @@ package cli
 
 import (
 	"fmt"
+	"maps"
+	"math"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -73,7 +76,26 @@ func (a *app) runsList(all bool) error {
 		t.Row(h.Run.ID, a.stateWord(h.State), strconv.Itoa(len(h.Tries)), outcome, command)
 	}
 	p.Table(&t)
+	a.sayAccuracy(p, list)
 	return p.Err()
+}
+
+// sayAccuracy says how good the predictions were, by what they rested on.
+func (a *app) sayAccuracy(p *text.Printer, list []ledger.History) {
+	off := map[string][]float64{}
+	for _, h := range list {
+		for _, s := range h.Scores() {
+			off[s.Source] = append(off[s.Source], math.Abs(s.Error()))
+		}
+	}
+	if len(off) > 0 {
+		p.Blank()
+	}
+	for _, source := range slices.Sorted(maps.Keys(off)) {
+		errors := off[source]
+		slices.Sort(errors)
+		p.Para(0, a.msgs.Text("runs_accuracy", source, len(errors), fmt.Sprintf("%.1f", 100*errors[len(errors)/2])))
+	}
 }
 
 func (a *app) stateWord(state string) string {

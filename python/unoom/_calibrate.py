@@ -292,7 +292,7 @@ def _candidates(full, product, micro, uneven):
     return sizes
 
 
-def run(target, remembered, seconds):
+def run(target, remembered, seconds, needed=0):
     import sys
 
     torch = sys.modules["torch"]
@@ -344,6 +344,9 @@ def run(target, remembered, seconds):
         _events.emit("calibration", **result)
         return
     session = _Session(torch, module, sample, full, memory, remembered, library)
+    # The whole batch needs at least what it had got when it failed, and the state
+    # that was still to come.
+    session.needed = needed + result["state_more"] if needed else 0
     try:
         sizes = _candidates(full, product, micro, uneven)
         _search(session, trials, sizes, False, deadline)
@@ -442,6 +445,9 @@ def _search(session, trials, sizes, checkpointing, deadline):
             return
         a, b = done[sizes[0]], done[sizes[1]]
         slope = (b["peak"] - a["peak"]) / (b["rows"] - a["rows"])
+        if session.needed and not checkpointing:
+            # What does not grow with the rows can hide what does in the small ones.
+            slope = max(slope, (session.needed - a["peak"]) / (session.full - a["rows"]))
         room = session.memory.free() + session.memory.reserved()
         most = (room - a["peak"]) / slope + a["rows"] if slope > 0 else sizes[-1]
         # From the predicted size outwards in growing steps, then halving.

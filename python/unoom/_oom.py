@@ -21,7 +21,7 @@ _TEXT = re.compile(
 COUNTED = 3  # optimizer steps whose rows are counted
 
 _root = {"module": None, "sample": None, "library": True, "autocast": None}
-_reported = {"raised": False, "previous": None, "snapshot": False}
+_reported = {"raised": False, "previous": None, "snapshot": False, "needed": 0}
 
 
 def is_oom(error):
@@ -45,6 +45,8 @@ def observer(device, size, device_alloc, device_free):
         return  # a trial of the calibration
     try:
         memory = _memory.current()
+        allocated = memory.allocated()
+        _reported["needed"] = allocated + size
         _events.emit(
             "oom_observed",
             index=device,
@@ -52,7 +54,7 @@ def observer(device, size, device_alloc, device_free):
             total=memory.total(),
             allowed=device_alloc,
             free=device_free,
-            allocated=memory.allocated(),
+            allocated=allocated,
             reserved=memory.reserved(),
             phase=phase_of_stack(),
             step=_events.current_step(),
@@ -318,6 +320,6 @@ def after_death(error, target):
     limit.start()
     _release.forget_exceptions(error)
     try:
-        _calibrate.run(target, _root, seconds)
+        _calibrate.run(target, _root, seconds, _reported["needed"])
     finally:
         limit.cancel()
