@@ -27,8 +27,7 @@ type megatron struct {
 
 	dropHidden, dropAttn bool
 	unfused              bool // attention by stored scores
-	recompute            bool // full, every layer
-	modules              map[string]bool
+	again                recomputation
 	fuseWgrad            bool
 	gradType             dtype
 	distOpt              bool
@@ -76,7 +75,7 @@ func prepareMegatron(x *machine, w *workload.Workload, lib library) (*megatron, 
 }
 
 func newMegatron(x *machine, w *workload.Workload, lib library, deepspeed bool) (*megatron, error) {
-	m := &megatron{w: w, deepspeed: deepspeed, mpu: map[string]int32{}, modules: map[string]bool{}, copies: map[*matrix][]*matrix{}, eightMade: map[*matrix]bool{}}
+	m := &megatron{w: w, deepspeed: deepspeed, mpu: map[string]int32{}, copies: map[*matrix][]*matrix{}, eightMade: map[*matrix]bool{}}
 	m.player = player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq / w.Parallel.Context, accumulation: int(w.Accumulation)}
 	m.t, m.c, m.p = w.Parallel.Tensor, w.Parallel.Context, w.Parallel.Pipeline
 	m.sp = w.Parallel.Sequence && m.t > 1
@@ -114,7 +113,9 @@ func (m *megatron) readArguments() error {
 	}
 	m.dropHidden, m.dropAttn = float("hidden-dropout", 0.1) > 0, float("attention-dropout", 0.1) > 0
 	m.unfused = w.Attention == workload.Eager
-	m.recompute = w.Checkpointing == workload.FullCheckpoint
+	if err := m.readRecomputation(w.Checkpointing == workload.FullCheckpoint, w.Checkpointing == workload.Selective); err != nil {
+		return err
+	}
 	m.fuseWgrad = !w.Has("no-gradient-accumulation-fusion")
 	m.distOpt = w.Sharding == workload.ZeRO1
 	m.fusedCE = w.Has("cross-entropy-loss-fusion")
@@ -168,8 +169,6 @@ func (m *megatron) readArguments() error {
 		return &NotModelled{"pipeline parallelism of an encoder-decoder in Megatron"}
 	case w.Model.Family != model.Decoder && w.Model.Family != model.Encoder && w.Model.Family != model.EncoderDecoder:
 		return &NotModelled{"the family " + string(w.Model.Family) + " in Megatron"}
-	case w.Checkpointing == workload.Selective:
-		return &NotModelled{"selective recomputation in Megatron"}
 	case w.Offload != workload.NoOffload && w.Offload != "":
 		return &NotModelled{"offload in Megatron"}
 	}

@@ -30,10 +30,20 @@ func (m *megatron) selfAttention(b *block, in tensor) tensor {
 		x.drop(v)
 		v = c
 	}
-	ctx := m.attend(q, k, v, h)
+	ctx := m.coreAttention(q, k, v, h)
 	out := m.rowLinear(ctx, b.o, true)
 	x.drop(ctx)
 	return out
+}
+
+// coreAttention is the kernel, recomputed where that is asked for; it takes over
+// q, k and v.
+func (m *megatron) coreAttention(q, k, v tensor, h heads) tensor {
+	if !m.again.modules["core_attn"] {
+		return m.attend(q, k, v, h)
+	}
+	defer m.x.drop(q, k, v)
+	return m.checkpointed([]tensor{q, k, v}, func(ins []tensor) tensor { return m.attend(ins[0], ins[1], ins[2], h) })
 }
 
 // attend runs the attention kernel; it takes over q, k and v.

@@ -12,7 +12,7 @@ import "unoom/internal/model"
 func (m *megatron) latentAttention(b *block, in tensor) tensor {
 	x := m.x
 	a, mla := b.l.Attention, b.l.Attention.MLA
-	normed := x.fusedNorm(in, b.norm1.w, b.norm1.b, b.norm1.width, 2)
+	normed, renormed := m.separateNorm(in, b.norm1)
 	defer x.drop(normed)
 	h := heads{batch: m.batch, seq: m.seq, keySeq: m.seq, heads: a.Heads / m.t, kv: a.Heads / m.t, dim: a.HeadDim, vdim: a.VHeadDim, causal: a.Causal}
 	tokens := m.tokens()
@@ -30,21 +30,54 @@ func (m *megatron) latentAttention(b *block, in tensor) tensor {
 		x.drop(kPos)
 		kPos = g
 	}
-	q := none()
-	if b.qa != nil {
-		q = m.expand(low, b.normQA, b.qb)
-	} else {
-		q = m.columnLinear(normed, b.q)
+	sources := []tensor{low, kvLow, kPos}
+	if b.qa == nil {
+		sources[0] = normed
 	}
-	kv := m.expand(kvLow, b.normKVA, b.kvb)
-	query, key, value := m.latentHeads(q, kv, kPos, h, mla)
-	x.drop(q, kv)
-	ctx := m.attend(query, key, value, h)
+	expand := func(ins []tensor) []tensor {
+		q := none()
+		if b.qa != nil {
+			q = m.expand(ins[0], b.normQA, b.qb)
+		} else {
+			q = m.columnLinear(ins[0], b.q)
+		}
+		kv := m.expand(ins[1], b.normKVA, b.kvb)
+		query, key, value := m.latentHeads(q, kv, ins[2], h, mla)
+		x.drop(q, kv)
+		x.drop(ins...)
+		return []tensor{query, key, value}
+	}
+	var parted []tensor
+	var expanded *outputless
+	if m.again.modules["mla_up_proj"] {
+		parted, expanded = m.withoutOutput(sources, 3, expand)
+	} else {
+		for i := range sources {
+			x.hold(sources[i].st)
+		}
+		parted = expand(sources)
+	}
+	ctx := expanded.discard(x, m.coreAttention(parted[0], parted[1], parted[2], h))
 	// The caller refers to the compressed tensors until attention is done.
 	x.drop(low, kvLow, kPos)
 	out := m.rowLinear(ctx, b.o, true)
 	x.drop(ctx)
-	return out
+	return renormed.discard(x, out)
+}
+
+// separateNorm is a norm that is a module of its own, whose output may be made
+// again.
+func (m *megatron) separateNorm(in tensor, v *vector) (tensor, *outputless) {
+	x := m.x
+	norm := func(in tensor) tensor { return x.fusedNorm(in, v.w, v.b, v.width, 2) }
+	if !m.again.modules["layernorm"] {
+		return norm(in), nil
+	}
+	outs, c := m.withoutOutput([]tensor{in}, 1, func(ins []tensor) []tensor {
+		defer x.drop(ins...)
+		return []tensor{norm(ins[0])}
+	})
+	return outs[0], c
 }
 
 // expand is an up-projection, with its norm where there is one.

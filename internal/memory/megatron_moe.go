@@ -99,10 +99,28 @@ func isExpert(mod *model.Module) bool {
 func (m *megatron) moe(b *block, in tensor) tensor {
 	x := m.x
 	defer x.as("", "experts")()
-	normed := x.fusedNorm(in, b.norm2.w, b.norm2.b, b.norm2.width, 2)
+	normed, renormed := m.separateNorm(in, b.norm2)
 	defer x.drop(normed)
+	if m.again.modules["moe"] {
+		return renormed.discard(x, m.checkpointed([]tensor{normed}, func(ins []tensor) tensor {
+			defer x.drop(ins...)
+			return m.mixture(b, ins[0])
+		}))
+	}
+	return renormed.discard(x, m.mixture(b, normed))
+}
+
+// mixture is the router, the experts and the expert that all tokens take.
+func (m *megatron) mixture(b *block, normed tensor) tensor {
+	x := m.x
 	shared := none()
-	if b.shDown != nil {
+	switch {
+	case b.shDown != nil && m.again.modules["shared_experts"]:
+		shared = m.checkpointed([]tensor{normed}, func(ins []tensor) tensor {
+			defer x.drop(ins...)
+			return m.sharedExperts(b, ins[0])
+		})
+	case b.shDown != nil:
 		shared = m.sharedExperts(b, normed)
 	}
 	probs := m.route(b, normed)
@@ -112,7 +130,7 @@ func (m *megatron) moe(b *block, in tensor) tensor {
 	} else {
 		out = m.sentExperts(b, normed, probs)
 	}
-	if shared.st >= 0 {
+	if shared.st >= 0 || shared.fn > 0 {
 		sum := x.add(out, shared)
 		x.drop(out, shared)
 		out = sum
@@ -461,11 +479,22 @@ func (m *megatron) oneExpert(b *block, rows, weights tensor, upM, downM *matrix)
 		m.groupedWorkspace()
 	}
 	up := m.plainLinear(rows, upM)
-	act := m.weighted(up, weights, b.l.MoE)
+	var act tensor
+	var c *outputless
+	if m.again.modules["moe_act"] {
+		var outs []tensor
+		outs, c = m.withoutOutput([]tensor{up, weights}, 1, func(ins []tensor) []tensor {
+			defer x.drop(ins...)
+			return []tensor{m.weighted(ins[0], ins[1], b.l.MoE)}
+		})
+		act = outs[0]
+	} else {
+		act = m.weighted(up, weights, b.l.MoE)
+	}
 	x.drop(up)
 	out := m.plainLinear(act, downM)
 	x.drop(act)
-	return out
+	return c.discard(x, out)
 }
 
 // weighted is the activation times the probability of each row. Fused, it saves

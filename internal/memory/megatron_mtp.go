@@ -76,14 +76,7 @@ func (m *megatron) predict(b *block, h tensor) tensor {
 			out = own
 		}
 	}
-	body := func(in tensor) tensor { return m.layer(b, in) }
-	res := none()
-	if m.recompute {
-		res = x.checkpointReentrant(out, nil, body)
-	} else {
-		res = body(out)
-	}
-	x.drop(out)
+	res := m.throughLayers(out, []*block{b}, m.layer)
 	n := x.fusedNorm(res, parts[3], none(), w, 2)
 	x.drop(res)
 	return n

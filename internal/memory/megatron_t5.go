@@ -55,23 +55,11 @@ func (m *megatron) forwardT5(s slot, label string) *flight {
 
 // stackOf runs a stack's layers; memory is the encoder's output.
 func (m *megatron) stackOf(stack int, h, memory tensor) tensor {
-	x := m.x
-	for _, b := range m.net.stacks[stack].blocks {
-		var held []tensor
-		if memory.st >= 0 {
-			held = []tensor{memory}
-		}
-		body := func(in tensor) tensor { return m.crossLayer(b, in, memory) }
-		out := none()
-		if m.recompute {
-			out = x.checkpointReentrant(h, held, body)
-		} else {
-			out = body(h)
-		}
-		x.drop(h)
-		h = out
+	var held []tensor
+	if memory.st >= 0 {
+		held = []tensor{memory}
 	}
-	return h
+	return m.throughLayers(h, m.net.stacks[stack].blocks, func(b *block, in tensor) tensor { return m.crossLayer(b, in, memory) }, held...)
 }
 
 func (m *megatron) finalNorm(stack int, h tensor) tensor {

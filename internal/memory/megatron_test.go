@@ -103,12 +103,20 @@ func TestMegatronLeaksNothing(t *testing.T) {
 		"prediction":           {mixture + "mtp-num-layers=2", workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
 		"latent prediction":    {latent + "mtp-num-layers=1", workload.Parallel{Tensor: 2, Pipeline: 2}},
 		"eight bits":           {mixture + latent, workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
+		"selective":            {mixture + latent + "moe-shared-expert-intermediate-size=256 recompute-modules=core_attn,mlp,shared_experts,layernorm,mla_up_proj,moe_act", workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
+		"selective moe":        {mixture + "recompute-modules=[core_attn,moe]", workload.Parallel{Data: 2, Expert: 2, Pipeline: 2}},
+		"selective dense":      {"", workload.Parallel{Tensor: 2}},
+		"recomputed, block":    {"recompute-method=block recompute-num-layers=2", workload.Parallel{Tensor: 2}},
+		"recomputed, uniform":  {"recompute-method=uniform recompute-num-layers=2", workload.Parallel{Tensor: 2}},
 		"recomputed, pipeline": {mixture, workload.Parallel{Data: 2, Expert: 2, Pipeline: 2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := launch(t, c.arguments, c.p)
 			if strings.HasPrefix(name, "recomputed") {
 				w.Checkpointing = workload.FullCheckpoint
+			}
+			if strings.HasPrefix(name, "selective") {
+				w.Checkpointing = workload.Selective
 			}
 			if name == "eight bits" {
 				w.FP8 = workload.FP8Tensorwise
@@ -183,6 +191,24 @@ func TestEightBits(t *testing.T) {
 	}
 	if saved := (eight[Weights] - copies) - (own[Weights] - transposes); saved != transposes {
 		t.Errorf("eight-bit parameters save %d bytes, want one for each of %d", saved, transposes)
+	}
+}
+
+// Each module that is recomputed leaves less to keep.
+func TestRecomputedModulesSave(t *testing.T) {
+	arguments := mixture + latent + "moe-shared-expert-intermediate-size=256 "
+	peak := func(modules string, attention workload.Attention) int64 {
+		w := launch(t, arguments+"recompute-modules="+modules, workload.Parallel{Data: 2, Expert: 2, Tensor: 2})
+		w.Attention = attention
+		if modules != "" {
+			w.Checkpointing = workload.Selective
+		}
+		return playedRun(t, w).peak.allocated
+	}
+	for _, modules := range []string{"core_attn", "moe", "shared_experts", "layernorm", "mla_up_proj", "moe_act", "layernorm,mla_up_proj,moe_act"} {
+		if all, less := peak("", workload.Eager), peak(modules, workload.Eager); less >= all {
+			t.Errorf("%s: %d bytes, %d without", modules, less, all)
+		}
 	}
 }
 

@@ -82,20 +82,11 @@ func (m *megatron) forward(s slot, label string) *flight {
 		f.input = h
 		x.hold(h.st)
 	}
-	for _, b := range m.chunks[s.chunk] {
-		body := func(in tensor) tensor { return m.layer(b, in) }
-		if m.hybrid {
-			body = func(in tensor) tensor { return m.hybridLayer(b, in) }
-		}
-		var out tensor
-		if m.recompute {
-			out = x.checkpointReentrant(h, nil, body)
-		} else {
-			out = body(h)
-		}
-		x.drop(h)
-		h = out
+	layer := m.layer
+	if m.hybrid {
+		layer = m.hybridLayer
 	}
+	h = m.throughLayers(h, m.chunks[s.chunk], layer)
 	if lastChunk {
 		x.begin(Loss, label, m.iteration)
 		h = m.head(h, batch)
@@ -222,6 +213,11 @@ func (m *megatron) layer(b *block, in tensor) tensor {
 	ff, last := none(), b.down
 	if b.l.MoE != nil {
 		ff, last = m.moe(b, mid), &matrix{bias: none()}
+	} else if m.again.modules["mlp"] {
+		ff = m.checkpointed([]tensor{mid}, func(ins []tensor) tensor {
+			defer x.drop(ins...)
+			return m.mlp(b, ins[0])
+		})
 	} else {
 		ff = m.mlp(b, mid)
 	}
