@@ -28,6 +28,9 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 	for i, b := range st.blocks {
 		layer := func(in tensor) tensor { return p.decoderLayer(b, in) }
 		sharded := func(body func(tensor) tensor) func(tensor) tensor {
+			if p.zero3 != nil {
+				return func(in tensor) tensor { return p.zero3.forward(p.zero3.units[i], in, body) }
+			}
 			if p.fsdp == nil {
 				return body
 			}
@@ -74,6 +77,7 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 func (p *player) causalEmbeddings(ids tensor) tensor {
 	x := p.x
 	defer x.as("", "embedding")()
+	p.gatherEnds()
 	h := p.requireInputs(x.embedding(ids, p.net.embed.w, p.net.embed.out))
 	if s := p.net.projIn; s != nil {
 		out := x.project(h, s)
@@ -98,6 +102,13 @@ func (p *player) causalEmbeddings(ids tensor) tensor {
 	return d
 }
 
+// gatherEnds brings the embeddings and the head together under ZeRO-3.
+func (p *player) gatherEnds() {
+	if p.zero3 != nil {
+		p.zero3.gather(p.zero3.ends)
+	}
+}
+
 // requireInputs is model.enable_input_require_grads: with frozen embeddings and
 // reentrant checkpoints, their output is made to need a gradient.
 func (p *player) requireInputs(h tensor) tensor {
@@ -119,6 +130,7 @@ func (p *player) causalLoss(h, labels tensor) (tensor, []tensor) {
 	defer x.as("", "logits and loss")()
 	head := p.net.head
 	n := h.n / head.in
+	p.gatherEnds()
 	if p.lib.loss == lossFusedLinear {
 		return x.fusedLinearCE(h, head, labels, true), nil
 	}

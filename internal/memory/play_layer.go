@@ -37,6 +37,13 @@ type library struct {
 	adam          optimizerImpl
 	// fsdpUpcast: FSDP turns trained 16-bit weights into float32.
 	fsdpUpcast bool
+	// zeroOverlap: DeepSpeed reduces gradients beside backward, in two buckets;
+	// reduceBucket is their size in elements, 0: the library's; zeroCopyBack: masters
+	// that were updated on the host come back in float32.
+	zeroOverlap  bool
+	reduceBucket int64
+	zeroCopyBack bool
+	zeroApart    bool // each parameter has a master of its own
 	// pythonNorm and pythonGELU: LayerNorm and GELU are written in Python.
 	pythonNorm, pythonGELU bool
 	// adapterBase: adapters have the dtype of the base's computation.
@@ -116,6 +123,8 @@ type player struct {
 	net *network
 	lib library
 
+	ref *network // the frozen model that preferences are measured against; nil: none
+
 	batch, seq int64
 	cos, sin   tensor
 	opt        optimizer
@@ -129,8 +138,11 @@ type player struct {
 	fsdp     *fsdp1 // nil: none
 	units    []*unit
 	rootUnit *unit
+	zero     stateSharder // nil: none
+	zero3    *zero3       // where it gathers weights
 
 	accumulation   int
+	lastMicro      bool // the running micro-batch is the last of its step
 	inputsPerToken int
 	checkpointed   bool
 	amp            dtype

@@ -47,8 +47,9 @@ func (p *player) train(iterations int) {
 	for it := range iterations {
 		p.iteration = it
 		for micro := range p.accumulation {
+			p.lastMicro = micro == p.accumulation-1
 			if p.fsdp != nil {
-				p.fsdp.wait = p.fsdp.defers && micro < p.accumulation-1
+				p.fsdp.wait = p.fsdp.defers && !p.lastMicro
 			}
 			batch = p.microBatch(batch, fmt.Sprintf("micro-batch %d", micro))
 		}
@@ -69,7 +70,13 @@ func (p *player) microBatch(previous []tensor, label string) []tensor {
 	x.begin(Backward, label, p.iteration)
 	p.workspace(autogradThread)
 	root := x.make(1, f32)
+	if p.zero != nil {
+		p.zero.beginBackward(p.lastMicro)
+	}
 	x.backward(loss, root)
+	if p.zero != nil {
+		p.zero.endBackward(p.lastMicro)
+	}
 	if p.fsdp != nil {
 		p.fsdp.finish()
 	}
@@ -100,6 +107,7 @@ func (p *player) forward(previous []tensor, label string) (batch []tensor, loss 
 			loss, outputs = p.encoderForward(batch[0], batch[1], p.checkpointed)
 			return
 		}
+		p.reference(batch[0], batch[1])
 		loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed)
 	}
 	if p.amp != f32 {
@@ -134,6 +142,10 @@ func (p *player) outputsToFloat(outputs []tensor) []tensor {
 func (p *player) optimize(first bool) {
 	x := p.x
 	x.begin(Step, "optimizer step", p.iteration)
+	if p.zero != nil {
+		p.zero.step()
+		return
+	}
 	var ps []*parameter
 	for i := range x.params {
 		if x.params[i].grad >= 0 {

@@ -35,7 +35,10 @@ func (p *player) prepareHF(w *workload.Workload) error {
 			return err
 		}
 	}
-	return p.loadSharded(w, ld)
+	if err := p.loadSharded(w, ld); err != nil {
+		return err
+	}
+	return p.prepareObjective(w, ld)
 }
 
 // chooseKernels maps the workload's attention, loss and kernels to operations.
@@ -115,7 +118,22 @@ func (p *player) choosePrecision(w *workload.Workload, ld *plainLoader) {
 	if ld.dt.low() && (w.Base != workload.NotQuantised || p.lib.autocast && !whole) {
 		p.amp = ld.dt
 	}
+	if zeroSharded(w) {
+		// DeepSpeed's engine casts the module itself; there is no autocast.
+		// Source: DeepSpeed runtime/engine.py, _configure_distributed_model.
+		if p.amp != f32 {
+			ld.dt, p.amp = p.amp, f32
+		}
+	}
 	ld.compute, ld.other, ld.norms = ld.dt, ld.dt, ld.dt
+}
+
+func zeroSharded(w *workload.Workload) bool {
+	switch w.Sharding {
+	case workload.ZeRO1, workload.ZeRO2, workload.ZeRO3:
+		return true
+	}
+	return false
 }
 
 // upcast reports whether FSDP holds trained 16-bit weights in float32.
@@ -274,6 +292,8 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 			return &NotModelled{"several GPUs without a sharding"}
 		}
 		p.net = x.load(w.Model, ld, all, ends, one)
+	case workload.ZeRO1, workload.ZeRO2, workload.ZeRO3:
+		return p.loadZero(w, ld)
 	case workload.FSDP:
 		s := &fsdp1{x: x, ranks: w.Parallel.Data, reduce: ld.dt, reshard: w.ReshardAfterForward != "never", prefetch: true, defers: w.Framework == workload.HFTrainer}
 		local := ld.dt
@@ -293,6 +313,41 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 	default:
 		return &NotModelled{"sharding " + string(w.Sharding) + " in this framework"}
 	}
+	return nil
+}
+
+// loadZero builds the weights under DeepSpeed's ZeRO, or what works like it.
+func (p *player) loadZero(w *workload.Workload, ld *plainLoader) error {
+	x := p.x
+	one := func(*model.Module) int64 { return 1 }
+	all := func(int, int) bool { return true }
+	ends := func(string) bool { return true }
+	host := w.Offload == workload.OffloadOptimizer || w.Offload == workload.OffloadParams || w.Offload == workload.OffloadOptimizerAct
+	set, states := zeroSettingsOf(w, p.lib), zeroStates{x: x, opt: &p.opt, host: host}
+	if w.Sharding != workload.ZeRO3 {
+		p.net = x.load(w.Model, ld, all, ends, one)
+		z := &zero12{zeroSettings: set, zeroStates: states, stage: 2, dt: ld.dt, copyBack: p.lib.zeroCopyBack, apart: p.lib.zeroApart}
+		if w.Sharding == workload.ZeRO1 {
+			z.stage = 1
+		}
+		x.shardStates(z, w.Parallel.Data)
+		p.zero = z
+		return nil
+	}
+	switch {
+	case ld.quant != 0:
+		return &NotModelled{"a quantised base under ZeRO-3"}
+	case w.Model.Family != model.Decoder:
+		return &NotModelled{"the family " + string(w.Model.Family) + " under ZeRO-3"}
+	}
+	z := &zero3{zeroSettings: set, zeroStates: states, dt: ld.dt, hostWeights: w.Offload == workload.OffloadParams, uses: 2}
+	if p.checkpointed {
+		z.uses = 3 // forward again, and backward
+	}
+	l := &zero3Loader{plainLoader: *ld, z: z, index: map[[2]int]*gathered{}}
+	p.net = x.load(w.Model, l, all, ends, one)
+	z.settle(w.Parallel.Data)
+	p.zero, p.zero3 = z, z
 	return nil
 }
 

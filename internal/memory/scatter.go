@@ -17,6 +17,8 @@ const (
 	scatterImageAllocated = 0.065 // published in tenths of a "GB"; convolution workspaces
 	scatterImageReserved  = 0.080 // cuDNN's search for an algorithm; 100 device readings of GPUMemNet
 	scatterExperts        = 0.060 // how tokens choose their experts is not known beforehand
+	scatterZeRO           = 0.10  // buckets and prefetches have many settings; no strict row states them
+	scatterPreference     = 0.20  // what of both models' outputs is kept differs by trainer
 	scatterDeepSpeed      = 0.30  // Megatron-DeepSpeed, published as whole "GB" of nvidia-smi
 )
 
@@ -28,6 +30,12 @@ func (est *Estimate) scattered(w *workload.Workload) {
 	}
 	if hasExperts(w) {
 		allocated, reserved = scatterExperts, max(reserved, scatterExperts)
+	}
+	if zeroSharded(w) && w.Framework != workload.Megatron {
+		allocated, reserved = max(allocated, scatterZeRO), max(reserved, scatterZeRO)
+	}
+	if w.Objective != workload.NextToken {
+		allocated, reserved = max(allocated, scatterPreference), max(reserved, scatterPreference)
 	}
 	if w.Framework == workload.MegatronDeepSpeed {
 		reserved = scatterDeepSpeed

@@ -25,6 +25,7 @@ type Variant struct {
 	Attention []string          `json:"attention"`
 	Families  []string          `json:"families"`
 	Methods   []string          `json:"methods"`
+	Shardings []string          `json:"shardings"`
 	Kernels   []string          `json:"kernels"`
 	Set       map[string]string `json:"set"`
 	// Otherwise is what a setting that no version decides is elsewhere: the
@@ -61,7 +62,7 @@ func (v *Variant) applies(w *workload.Workload) bool {
 		return v.Flavour == w.Options["flavour"]
 	}
 	return in(v.Frameworks, string(w.Framework)) && in(v.Attention, string(w.Attention)) &&
-		in(v.Methods, string(w.Method)) && (len(v.Families) == 0 || w.Model != nil && in(v.Families, w.Model.Type))
+		in(v.Methods, string(w.Method)) && in(v.Shardings, string(w.Sharding)) && (len(v.Families) == 0 || w.Model != nil && in(v.Families, w.Model.Type))
 }
 
 // holds reports whether the version of the library is within the entry's range,
@@ -247,6 +248,18 @@ func (l *library) set(key, value string) error {
 		l.inputs = n
 	case "shard_outside":
 		return flag(&l.shardOutside)
+	case "zero_overlap":
+		return flag(&l.zeroOverlap)
+	case "zero_apart":
+		return flag(&l.zeroApart)
+	case "zero_copy_back":
+		return flag(&l.zeroCopyBack)
+	case "reduce_bucket":
+		n, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || n < 1 {
+			return fmt.Errorf("reduce_bucket: %q is not a number of elements", value)
+		}
+		l.reduceBucket = n
 	case "fsdp_upcast":
 		return flag(&l.fsdpUpcast)
 	case "layer_norm":

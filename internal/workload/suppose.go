@@ -29,6 +29,9 @@ func (w *Workload) With(field, value string) (*Workload, error) {
 		return c, number(&c.Seq)
 	case "micro_batch":
 		return c, number(&c.MicroBatch)
+	case "checkpointing":
+		c.Checkpointing = Checkpointing(value)
+		return c, nil
 	case "lora":
 		rank, targets, _ := strings.Cut(value, " ")
 		c.Adapter.Targets = targetsOf(targets)

@@ -72,7 +72,7 @@ var frameworkWords = []struct {
 	{"megatron-deepspeed", MegatronDeepSpeed}, {"megatron", Megatron}, {"torchtitan", Torchtitan}, {"torchtune", Torchtune},
 	{"fsdp_qlora", FSDPQLoRA}, {"composer", Composer}, {"llm-foundry", Composer},
 	{"mmseg", OpenMMLab}, {"mmdet", OpenMMLab}, {"mmyolo", OpenMMLab}, {"mmcv", OpenMMLab}, {"mmengine", OpenMMLab},
-	{"hf trainer", HFTrainer}, {"trl", HFTrainer}, {"litgpt", LitGPT}, {"deepspeed", DeepSpeed},
+	{"colossal", ColossalAI}, {"hf trainer", HFTrainer}, {"trl", HFTrainer}, {"litgpt", LitGPT}, {"deepspeed", DeepSpeed},
 }
 
 var versionPattern = regexp.MustCompile(`(?i)\b(?:py)?(torch|transformers|trl|peft|bnb|accelerate|bitsandbytes|deepspeed|megatron|timm|torchtune|torchtitan)[ =]+v?(\d+\.\d+[\w.+]*|\d+\.x)`)
@@ -212,6 +212,11 @@ func (w *Workload) readOther(text string) {
 			w.Options[k] = v
 		}
 	}
+	switch name, _, _ := strings.Cut(strings.ToLower(w.Options["algorithm"]), " "); name {
+	case "", "sft":
+	default:
+		w.Objective = Objective(name)
+	}
 	if w.Framework == Megatron || strings.Contains(text, "micro-batch-size=") {
 		for _, f := range strings.Fields(strings.ReplaceAll(text, ";", " ")) {
 			k, v, _ := strings.Cut(f, "=")
@@ -344,6 +349,8 @@ func (w *Workload) readCheckpointing(text string) {
 		if i := strings.IndexByte(low, '['); i >= 0 {
 			w.Options["recompute-modules"] = strings.Trim(low[i:], "[] ")
 		}
+	case strings.HasPrefix(low, "unst"):
+		w.Suppose("checkpointing", string(NoCheckpointing), "not stated; the library's default", string(FullCheckpoint))
 	case strings.HasPrefix(low, "on"), strings.Contains(low, "full"):
 		w.Checkpointing = FullCheckpoint
 		if strings.Contains(low, "reentrant") {
@@ -441,6 +448,9 @@ func (w *Workload) settleMaster() {
 	}
 }
 
+// zeroPattern is the first stage that is named: "DDP/ZeRO-2 (no ZeRO-3)" is 2.
+var zeroPattern = regexp.MustCompile(`zero-?([123])`)
+
 var dimensionPattern = regexp.MustCompile(`\b(TP|PP|VP|CP|EP|ETP|DP)\(?(\d+)\)?`)
 
 func (w *Workload) readSharding(text string, world int64) error {
@@ -487,11 +497,9 @@ func (w *Workload) readSharding(text string, world int64) error {
 		}
 	case strings.Contains(low, "fsdp"):
 		w.Sharding = FSDP
-	case strings.Contains(low, "zero-3"), strings.Contains(low, "zero3"):
-		w.Sharding = ZeRO3
-	case strings.Contains(low, "zero-2"):
-		w.Sharding = ZeRO2
-	case strings.Contains(low, "zero-1"), strings.Contains(low, "distributed optimizer"):
+	case zeroPattern.MatchString(low):
+		w.Sharding = Sharding("zero" + zeroPattern.FindStringSubmatch(low)[1])
+	case strings.Contains(low, "distributed optimizer"):
 		w.Sharding = ZeRO1
 	case strings.Contains(low, "ddp"):
 		w.Sharding = DDP

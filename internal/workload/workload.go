@@ -153,6 +153,25 @@ const (
 	LossMegatron Loss = "megatron"
 )
 
+// Objective is what the loss asks for, as far as it decides what is run.
+type Objective string
+
+// The objectives. Preference objectives run two answers to each sample.
+const (
+	NextToken Objective = ""
+	DPO       Objective = "dpo"   // pairs, against a frozen reference
+	KTO       Objective = "kto"   // single answers, against a frozen reference
+	SimPO     Objective = "simpo" // pairs alone
+	ORPO      Objective = "orpo"  // pairs alone
+	PPO       Objective = "ppo"
+)
+
+// Pairs reports whether a sample has two answers.
+func (o Objective) Pairs() bool { return o == DPO || o == SimPO || o == ORPO }
+
+// Reference reports whether a frozen copy of the model is run beside it.
+func (o Objective) Reference() bool { return o == DPO || o == KTO }
+
 // Framework is the code that runs the training loop.
 type Framework string
 
@@ -166,6 +185,7 @@ const (
 	DeepSpeed  Framework = "deepspeed"
 	// MegatronDeepSpeed is Megatron's layers under DeepSpeed's pipeline engine.
 	MegatronDeepSpeed Framework = "megatron-deepspeed"
+	ColossalAI        Framework = "colossalai"
 	OpenMMLab         Framework = "openmmlab"
 	LitGPT            Framework = "litgpt"
 	Composer          Framework = "composer"
@@ -278,6 +298,7 @@ type Workload struct {
 	Reentrant *bool     `json:"reentrant,omitempty"`
 	Attention Attention `json:"attention"`
 	Loss      Loss      `json:"loss,omitempty"`
+	Objective Objective `json:"objective,omitempty"`
 	Kernels   Kernels   `json:"kernels,omitzero"`
 	Compile   bool      `json:"compile,omitempty"`
 	EMA       bool      `json:"ema,omitempty"`
