@@ -26,16 +26,19 @@ type shares map[itemKey]*Share
 
 // add counts what was live at a point of a machine's log, so many times.
 func (sums shares) add(x *machine, at, times int) {
-	live := make([]bool, len(x.sts))
-	for _, e := range x.log[:at] {
-		if e > 0 {
-			live[e-1] = true
-		} else {
-			live[-e-1] = false
+	live := make([]int64, len(x.sts)) // the block of each storage, 0: none
+	for i, e := range x.log[:at] {
+		switch block, again := x.refills[i]; {
+		case e <= 0:
+			live[-e-1] = 0
+		case again:
+			live[e-1] = block
+		default:
+			live[e-1] = x.sts[e-1].block
 		}
 	}
-	for i, l := range live {
-		if !l {
+	for i, block := range live {
+		if block == 0 {
 			continue
 		}
 		s := &x.sts[i]
@@ -55,7 +58,7 @@ func (sums shares) add(x *machine, at, times int) {
 			sh = &Share{Kind: k.kind, Name: k.name}
 			sums[k] = sh
 		}
-		sh.Bytes += s.block * int64(times)
+		sh.Bytes += block * int64(times)
 		sh.Count += times
 	}
 }

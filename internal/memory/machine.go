@@ -85,10 +85,13 @@ type section struct {
 
 // machine plays a program: it owns storages, parameters and the tape.
 type machine struct {
-	dev      device
-	sts      []storage
-	log      []int32 // storage+1 when it was made, -(storage+1) when it died
-	cur      int64   // allocated bytes
+	dev device
+	sts []storage
+	log []int32 // storage+1 when it was made, -(storage+1) when it died
+	// refills has the block of a storage object that got its memory again, by the
+	// place in the log: it may be another one each time.
+	refills  map[int]int64
+	cur      int64 // allocated bytes
 	sections []section
 	items    itemTable
 	item     itemID // what new storages are counted under
