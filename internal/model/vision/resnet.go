@@ -182,7 +182,7 @@ func (r *resnet) splitAttention(b *net, x graph.Value, channels, stride, dilatio
 }
 
 // resnetName is how timm names the networks of torchvision and their kin.
-var resnetName = regexp.MustCompile(`^(?:gluon_|tv_|ssl_|swsl_|ig_|legacy_)?(wide_|se)?(resnet|resnext)(\d+)(c|d|t)?(?:_(\d+)x(\d+)d?|_(2)|_v1b)?$`)
+var resnetName = regexp.MustCompile(`^(?:gluon_|tv_|ssl_|swsl_|ig_)?(wide_|se)?(resnet|resnext)(\d+)(c|d|t)?(?:_(\d+)x(\d+)d?|_(2)|_v1b)?$`)
 
 // zooResNet reads such a name: resnet50d, seresnext50_32x4d, wide_resnet101_2.
 func zooResNet(name string, _ bool) *Spec {

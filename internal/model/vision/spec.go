@@ -151,6 +151,26 @@ func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
 		return densenet(b, x, s.Depths, s.Growth, s.Widths[0], classes), nil
 	case "convnext": // depths, widths, drop, response_norm
 		return convnext(b, x, s.Depths, s.Widths, s.Drop, s.ResponseNorm, classes), nil
+	case "swin_v2": // widths, depths, heads, window, drop
+		return swinV2(b, x, s.Widths[0], s.Depths, s.Heads, s.Window, s.Drop, classes), nil
+	case "hrnet": // widths (one)
+		return hrnetClassify(b, x, s.Widths[0], false, classes), nil
+	case "mixer": // patch, widths, depth
+		return mixer(b, x, s.Patch, s.Widths[0], s.Depth, classes), nil
+	case "ghostnet": // width
+		return ghostnet(b, x, s.Width, classes), nil
+	case "repvgg": // method (the name's ending)
+		r := repVGGs(s.Method)
+		if r == nil {
+			return graph.None, fmt.Errorf("no RepVGG is called %q", s.Method)
+		}
+		return r.forward(b, x, classes), nil
+	case "vovnet": // method (the name)
+		v := vovNets(s.Method)
+		if v == nil {
+			return graph.None, fmt.Errorf("no VoVNet is called %q", s.Method)
+		}
+		return v.forward(b, x, classes), nil
 	case "alexnet":
 		return alexnet(b, x, classes), nil
 	case "googlenet":

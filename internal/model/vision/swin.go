@@ -55,8 +55,9 @@ func patchMerging(b *net, x graph.Value) graph.Value {
 	return b.Linear(x, "reduction", 2*c, false)
 }
 
-// windowAttention is attention within windows, every other time shifted.
-func windowAttention(b *net, x graph.Value, heads, window int64, shifted bool) graph.Value {
+// windowed runs attention within windows over maps, every other time shifted:
+// attend gets the windows (n, length, width) and the mask of the shift.
+func (b *net) windowed(x graph.Value, window int64, shifted bool, attend func(x, mask graph.Value) graph.Value) graph.Value {
 	s := b.Shape(x)
 	n, h, w, c := s[0], s[1], s[2], s[3]
 	ph, pw := (h+window-1)/window*window, (w+window-1)/window*window
@@ -69,19 +70,11 @@ func windowAttention(b *net, x graph.Value, heads, window int64, shifted bool) g
 	}
 	l := window * window
 	windows := n * ph / window * pw / window
-	x = b.Copy(x, windows, l, c)
-	qkv := b.Linear(x, "attn.qkv", 3*c, true)
-	d := c / heads
-	q, k, v := b.Part(qkv, windows, heads, l, d), b.Part(qkv, windows, heads, l, d), b.Part(qkv, windows, heads, l, d)
-	p := b.MatMul(b.Copy(b.Act(graph.Scale, q, false)), b.Copy(k), true)
-	bias := b.Gathered("attn.relative_position_bias_table", []int64{(2*window - 1) * (2*window - 1), heads}, heads, l, l)
-	p = b.Add(p, bias)
+	mask := graph.None
 	if shifted {
-		p = b.Add(p, b.Constant(graph.Float, windows/n, l, l))
+		mask = b.Constant(graph.Float, windows/n, l, l)
 	}
-	p = b.Act(graph.Softmax, p, false)
-	y := b.Copy(b.MatMul(p, b.Copy(v), false), windows, l, c)
-	y = b.Linear(y, "attn.proj", c, true)
+	y := attend(b.Copy(x, windows, l, c), mask)
 	y = b.Copy(y, n, ph, pw, c)
 	if shifted {
 		y = b.Moved(graph.Roll, y, n, ph, pw, c)
@@ -90,6 +83,26 @@ func windowAttention(b *net, x graph.Value, heads, window int64, shifted bool) g
 		y = b.Copy(b.Part(y, n, h, w, c))
 	}
 	return y
+}
+
+// windowAttention is Swin's attention, with a bias for each distance.
+func windowAttention(b *net, x graph.Value, heads, window int64, shifted bool) graph.Value {
+	return b.windowed(x, window, shifted, func(x, mask graph.Value) graph.Value {
+		s := b.Shape(x)
+		windows, l, c := s[0], s[1], s[2]
+		qkv := b.Linear(x, "attn.qkv", 3*c, true)
+		d := c / heads
+		q, k, v := b.Part(qkv, windows, heads, l, d), b.Part(qkv, windows, heads, l, d), b.Part(qkv, windows, heads, l, d)
+		p := b.MatMul(b.Copy(b.Act(graph.Scale, q, false)), b.Copy(k), true)
+		bias := b.Gathered("attn.relative_position_bias_table", []int64{(2*window - 1) * (2*window - 1), heads}, heads, l, l)
+		p = b.Add(p, bias)
+		if mask != graph.None {
+			p = b.Add(p, mask)
+		}
+		p = b.Act(graph.Softmax, p, false)
+		y := b.Copy(b.MatMul(p, b.Copy(v), false), windows, l, c)
+		return b.Linear(y, "attn.proj", c, true)
+	})
 }
 
 var swinName = regexp.MustCompile(`^swin_(?:(tiny|small|base|large)_patch4_window(\d+)_(\d+)|(t|s|b))$`)

@@ -18,7 +18,7 @@ func parseZoo(name string) *Spec {
 	name = timmTag.ReplaceAllString(name, "")
 	same := strings.HasPrefix(name, "tf_")
 	name = strings.TrimPrefix(name, "tf_")
-	for _, family := range []func(string, bool) *Spec{zooMobile, zooViT, zooResNet, zooRegNet, zooConvNeXt, zooCSP, zooPlain, zooSwin} {
+	for _, family := range []func(string, bool) *Spec{zooMobile, zooViT, zooResNet, zooRegNet, zooConvNeXt, zooCSP, zooPlain, zooSwin, zooSwinV2, zooHRNet, zooMixer, zooGhost, zooRepVGG, zooVoV} {
 		if s := family(name, same); s != nil {
 			return s
 		}
