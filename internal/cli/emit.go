@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,7 +14,6 @@ import (
 	"unoom/internal/emit"
 	"unoom/internal/model"
 	"unoom/internal/plan"
-	"unoom/internal/units"
 	"unoom/internal/workload"
 )
 
@@ -21,8 +21,10 @@ import (
 // `unoom emit` and `unoom plan --emit` share them.
 type emitFlags struct {
 	folder, script, queue, repository string
+	allocConf                         string
 	transformers, torchtitan          string // versions to write for
 	perNode                           int64
+	force                             bool
 }
 
 func (e *emitFlags) add(c *cobra.Command) {
@@ -34,6 +36,8 @@ func (e *emitFlags) add(c *cobra.Command) {
 	f.StringVar(&e.repository, "repository", "", "the model on the hub or on disk (default: its published name)")
 	f.StringVar(&e.transformers, "transformers", "", "version of transformers to write for (default: 5)")
 	f.StringVar(&e.torchtitan, "torchtitan", "", "version of torchtitan to write for (default: 0.3)")
+	f.StringVar(&e.allocConf, "alloc-conf", "", "PYTORCH_CUDA_ALLOC_CONF of the run, such as expandable_segments:True")
+	f.BoolVar(&e.force, "force", false, "write over files that differ")
 	_ = c.MarkFlagDirname("output")
 }
 
@@ -68,7 +72,11 @@ func (a *app) emitTargets(list string) ([]emit.Target, error) {
 	for name := range strings.SplitSeq(list, ",") {
 		t, err := emit.Find(name)
 		if unknown, ok := errors.AsType[*emit.UnknownTargetError](err); ok {
-			return nil, withHint(err, a.msgs.Text("emit_hint_targets", strings.Join(unknown.Known, ", ")))
+			var hints []string
+			if near := model.Nearest(name, unknown.Known, 2); len(near) > 0 {
+				hints = append(hints, a.msgs.Text("emit_hint_nearest", strings.Join(near, ", ")))
+			}
+			return nil, withHint(err, append(hints, a.msgs.Text("emit_hint_targets", strings.Join(unknown.Known, ", ")))...)
 		}
 		out = append(out, t)
 	}
@@ -77,8 +85,11 @@ func (a *app) emitTargets(list string) ([]emit.Target, error) {
 
 // job puts what surrounds a workload beside it.
 func (a *app) emitJob(e *emitFlags, w *workload.Workload, asked string) *emit.Job {
+	w = w.Clone()
+	if e.allocConf != "" {
+		w.AllocConf = e.allocConf
+	}
 	if versions := e.versions(); len(versions) > 0 {
-		w = w.Clone()
 		if w.Versions == nil {
 			w.Versions = map[string]string{}
 		}
@@ -127,12 +138,14 @@ func (a *app) typed() string {
 	return strings.Join(words, " ")
 }
 
-// writeFiles writes a job for each target: all of it, or nothing.
-func (a *app) writeFiles(e *emitFlags, targets []emit.Target, job *emit.Job) ([]string, error) {
-	type owned struct {
-		emit.File
-		target string
-	}
+// An owned is a file and the target that wants it.
+type owned struct {
+	emit.File
+	target string
+}
+
+// allFiles makes the files of each target, or says which target cannot.
+func (a *app) allFiles(targets []emit.Target, job *emit.Job) ([]owned, error) {
 	var files []owned
 	for _, t := range targets {
 		made, err := emit.Write(job, t)
@@ -141,7 +154,7 @@ func (a *app) writeFiles(e *emitFlags, targets []emit.Target, job *emit.Job) ([]
 			if len(u.Instead) > 0 {
 				hint = a.msgs.Text("emit_hint_instead", strings.Join(u.Instead, ", "))
 			}
-			return nil, withHint(err, hint)
+			return nil, withHint(errors.New(a.msgs.Text("emit_cannot", u.Target, u.Setting)), hint)
 		}
 		if err != nil {
 			return nil, err
@@ -150,27 +163,38 @@ func (a *app) writeFiles(e *emitFlags, targets []emit.Target, job *emit.Job) ([]
 			files = append(files, owned{f, t.Name})
 		}
 	}
+	return files, nil
+}
+
+// writeFiles writes the files of a job: all of them, or none. A file that is
+// there and reads otherwise may hold a person's changes: it stays.
+func (a *app) writeFiles(e *emitFlags, files []owned) error {
 	// Two targets may want one name for different texts.
 	at := map[string]string{}
 	for _, f := range files {
 		if text, ok := at[f.Name]; ok && text != string(f.Data) {
-			return nil, withHint(fmt.Errorf("%s of %s differs from that of another target", f.Name, f.target), "emit the targets into folders of their own")
+			return withHint(fmt.Errorf("%s of %s differs from that of another target", f.Name, f.target), "emit the targets into folders of their own")
 		}
 		at[f.Name] = string(f.Data)
 	}
 	if err := os.MkdirAll(e.folder, 0o777); err != nil {
-		return nil, withHint(err, "name a folder that can be made, with -o")
+		return withHint(err, "name a folder that can be made, with -o")
 	}
-	var names []string
+	for _, f := range files {
+		name := filepath.Join(e.folder, f.Name)
+		there, err := os.ReadFile(name)
+		if err == nil && !e.force && string(there) != string(f.Data) {
+			return withHint(errors.New(a.msgs.Text("emit_exists", name)), a.msgs.Text("emit_hint_force"))
+		}
+	}
 	for _, f := range files {
 		name := filepath.Join(e.folder, f.Name)
 		if err := writeWhole(name, f.Data, f.Executable); err != nil {
-			return nil, err
+			return err
 		}
-		names = append(names, name)
 		fmt.Fprintf(a.Err, "unoom: %s\n", a.msgs.Text("emit_wrote", name))
 	}
-	return names, nil
+	return nil
 }
 
 // writeWhole writes a file under another name and renames it.
@@ -210,7 +234,7 @@ func (a *app) emitCommand() *cobra.Command {
 		Example: "  unoom emit deepspeed --model llama-3.1-8b --gpu 8xa100-80gb --sharding zero2 --micro-batch 2 --accum 4 --seq 4096\n" +
 			"  unoom emit hf,slurm -o run --model llama-3.1-8b --gpu 8xh100-80gb --sharding fsdp2 --micro-batch 1 --seq 4096\n" +
 			"  unoom plan --model llama-3.1-8b --gpu 8xh100-80gb --global-batch 64 --seq 4096 --emit accelerate -o run",
-		Args: cobra.ExactArgs(1), ValidArgs: names,
+		Args: oneArgument("the stack to write for, such as " + names[0] + " or " + names[1]), ValidArgs: names,
 		RunE: func(_ *cobra.Command, args []string) error {
 			targets, err := a.emitTargets(args[0])
 			if err != nil {
@@ -251,62 +275,86 @@ type emitted struct {
 
 // emitAll prints the files, or writes them where a folder is named.
 func (a *app) emitAll(e *emitFlags, targets []emit.Target, job *emit.Job) error {
-	if e.folder != "" && !a.json {
-		_, err := a.writeFiles(e, targets, job)
+	files, err := a.allFiles(targets, job)
+	if err != nil {
 		return err
 	}
-	var out []emitted
-	for _, t := range targets {
-		files, err := emit.Write(job, t)
-		if u, ok := errors.AsType[*emit.Unsupported](err); ok {
-			hint := a.msgs.Text("emit_hint_nothing")
-			if len(u.Instead) > 0 {
-				hint = a.msgs.Text("emit_hint_instead", strings.Join(u.Instead, ", "))
-			}
-			return withHint(err, hint)
-		}
-		if err != nil {
+	if e.folder != "" {
+		if err := a.writeFiles(e, files); err != nil || !a.json {
 			return err
-		}
-		for _, f := range files {
-			out = append(out, emitted{t.Name, f.Name, string(f.Data)})
 		}
 	}
 	if a.json {
-		if e.folder != "" {
-			if _, err := a.writeFiles(e, targets, job); err != nil {
-				return err
-			}
+		out := []emitted{}
+		for _, f := range files {
+			out = append(out, emitted{f.target, f.Name, string(f.Data)})
 		}
 		return a.printJSON("unoom/emit/v1", nil, struct {
 			Files []emitted `json:"files"`
 		}{out})
 	}
-	for i, f := range out {
-		if len(out) > 1 {
+	for i, f := range files {
+		if len(files) > 1 {
 			if i > 0 {
 				fmt.Fprintln(a.Out)
 			}
 			fmt.Fprintf(a.Out, "==> %s\n", f.Name)
 		}
-		fmt.Fprint(a.Out, f.Text)
+		fmt.Fprint(a.Out, string(f.Data))
 	}
 	return nil
 }
 
-// emitPlan writes the files of the recommended plan.
-func (a *app) emitPlan(e *emitFlags, list string, p *plan.Plan, capacity units.Bytes, asked string) error {
+// emitPlan writes the files of the first plan that all the targets can do: the
+// recommended one, or a later one of the list, and says so.
+func (a *app) emitPlan(e *emitFlags, list string, r *plan.Result, asked string) error {
 	targets, err := a.emitTargets(list)
 	if err != nil {
 		return err
 	}
-	job := a.emitJob(e, p.Workload, asked)
-	job.Capacity, job.Peak = capacity, p.Need.Device.Mid
-	for _, s := range p.Steps {
-		job.Steps = append(job.Steps, emit.Step{Code: string(s.Code), From: s.From, To: s.To, Saves: s.Saves})
+	var first error
+	for i := range r.Plans {
+		p := &r.Plans[i]
+		job := a.emitJob(e, p.Workload, asked)
+		job.Capacity, job.Peak = r.Capacity, p.Need.Device.Mid
+		for _, s := range p.Steps {
+			job.Steps = append(job.Steps, emit.Step{Code: string(s.Code), From: s.From, To: s.To, Saves: s.Saves})
+		}
+		files, err := a.allFiles(targets, job)
+		if err == nil {
+			if i > 0 {
+				fmt.Fprintf(a.Err, "unoom: %s\n", a.msgs.Text("emit_other_plan", i+1, list, first))
+			}
+			return a.writeFiles(e, files)
+		}
+		if first == nil {
+			first = err
+		}
 	}
-	_, err = a.writeFiles(e, targets, job)
-	return err
+	return first
+}
+
+// emitStacks are the stacks whose plans the asked files can hold; none: any.
+func (p *planCommand) emitStacks() []string {
+	var out []string
+	for name := range strings.SplitSeq(p.emitTo, ",") {
+		t, err := emit.Find(name)
+		if err != nil {
+			continue // checkEmit says so
+		}
+		stacks := map[string][]string{
+			"hf": {"hf", "deepspeed"}, "accelerate": {"hf", "deepspeed"}, "axolotl": {"hf", "deepspeed"}, "llamafactory": {"hf", "deepspeed"},
+			"deepspeed": {"deepspeed"}, "torchtitan": {"torchtitan"}, "megatron": {"megatron"},
+		}[t.Name]
+		switch {
+		case stacks == nil:
+		case out == nil:
+			out = stacks
+		default:
+			out = slices.DeleteFunc(slices.Clone(out), func(s string) bool { return !slices.Contains(stacks, s) })
+		}
+	}
+	return out
 }
 
 // checkEmit refuses --emit without a place to write to, before the search.

@@ -78,6 +78,9 @@ func (a *app) planCommand() *cobra.Command {
 }
 
 func (p *planCommand) run(args []string, dash int) error {
+	if len(p.targets) == 0 {
+		p.targets = p.emitStacks()
+	}
 	if err := p.workload.state(args, dash); err != nil {
 		return err
 	}
@@ -107,7 +110,7 @@ func (p *planCommand) run(args []string, dash int) error {
 		err = answerNo{}
 	}
 	if err == nil && p.emitTo != "" {
-		err = p.emitPlan(&p.emit, p.emitTo, &r.Plans[0], r.Capacity, p.workload.model)
+		err = p.emitPlan(&p.emit, p.emitTo, r, p.workload.model)
 	}
 	return err
 }

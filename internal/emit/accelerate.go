@@ -56,7 +56,7 @@ func writeAccelerate(s *sheet) ([]File, error) {
 			{"deepspeed_config_file", "ds_config.json"}, {"zero3_init_flag", w.Sharding == workload.ZeRO3},
 			{"deepspeed_multinode_launcher", "standard"},
 		})
-		files = append(files, File{Name: "ds_config.json", Data: []byte(jsonOf(config, 0) + "\n")})
+		files = append(files, deepSpeedFile(config, s.origin()))
 	default:
 		if err := s.refuse("tp", "cp"); err != nil {
 			return nil, err

@@ -199,7 +199,7 @@ func axolotlSharding(s *sheet, o *object) ([]File, error) {
 			return nil, err
 		}
 		o.set("deepspeed", "ds_config.json")
-		return []File{{Name: "ds_config.json", Data: []byte(jsonOf(config, 0) + "\n")}}, nil
+		return []File{deepSpeedFile(config, s.origin())}, nil
 	case workload.FSDP, workload.FSDP2:
 	default:
 		return nil, s.cannot("sharding")

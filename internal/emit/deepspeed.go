@@ -14,9 +14,14 @@ func writeDeepSpeed(s *sheet) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	// JSON has no comments; DeepSpeed reads only the sections it knows.
-	config = append(object{{"_unoom", s.header()}}, config...)
-	return []File{{Name: "ds_config.json", Data: []byte(jsonOf(config, 0) + "\n")}}, nil
+	return []File{deepSpeedFile(config, s.header())}, nil
+}
+
+// deepSpeedFile is the file of a configuration. JSON has no comments; DeepSpeed
+// reads only the sections it knows.
+func deepSpeedFile(config object, about []string) File {
+	config = append(object{{"_unoom", about}}, config...)
+	return File{Name: "ds_config.json", Data: []byte(jsonOf(config, 0) + "\n")}
 }
 
 // deepSpeedConfig returns the sections. Who makes the optimizer depends on who
@@ -90,6 +95,12 @@ func deepSpeedConfig(s *sheet, reader string) (object, error) {
 		s.say("offload")
 	default:
 		s.omit("offload", "emit_note_offload_activations")
+	}
+	// DeepSpeed clips, not the loop around it, and by default it does not.
+	if reader == "hf" {
+		o.set("gradient_clipping", "auto") // max_grad_norm of the Trainer
+	} else {
+		o.set("gradient_clipping", 1.0)
 	}
 	z.put(stage == 3, "stage3_gather_16bit_weights_on_model_save", true)
 	o.set("zero_optimization", z)

@@ -176,6 +176,9 @@ func megatronStates(s *sheet, add func(...string)) error {
 		return s.cannot("optimizer")
 	case name == "", strings.HasPrefix(name, "adam"), name == "torch_adamw":
 		add("--optimizer", "adam") // decoupled decay, in one kernel
+		if w.Optimizer.Impl == "fused" {
+			s.say("optimizer-impl")
+		}
 		s.omit("optimizer-impl", "emit_note_megatron_impl")
 	case strings.HasPrefix(name, "sgd"):
 		add("--optimizer", "sgd")

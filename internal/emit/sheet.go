@@ -181,16 +181,21 @@ func (s *sheet) text(id string, args ...any) string {
 	return s.job.Text(id, args...)
 }
 
-// header says which plan made the file, and closes the account: what no line of
-// the file and no note has said is listed as not being in it.
-func (s *sheet) header() []string {
+// origin says which plan made the file.
+func (s *sheet) origin() []string {
 	w := s.w
 	out := []string{s.text("emit_made", s.about)}
 	if s.job.Command != "" {
 		out = append(out, "  "+s.job.Command)
 	}
-	p := &w.Parallel
-	out = append(out, s.text("emit_plan", s.repository(), w.MicroBatch, max(w.Accumulation, 1), max(p.Data, 1), w.GlobalBatch(), w.Seq))
+	return append(out, s.text("emit_plan", s.repository(), w.MicroBatch, max(w.Accumulation, 1), max(w.Parallel.Data, 1), w.GlobalBatch(), w.Seq))
+}
+
+// header says which plan made the file, and closes the account: what no line of
+// the file and no note has said is listed as not being in it.
+func (s *sheet) header() []string {
+	w := s.w
+	out := s.origin()
 	if s.job.Peak > 0 && s.job.Capacity > 0 {
 		out = append(out, s.text("emit_peak", s.job.Peak, s.job.Capacity, w.GPU.Name))
 	}

@@ -24,6 +24,7 @@ func writeSlurm(s *sheet) ([]File, error) {
 		fmt.Fprintf(&b, "#SBATCH --partition=%s\n", s.job.Queue)
 	}
 	b.WriteString("#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=B:USR1@180\n#SBATCH --output=%x-%j.log\n")
+	fmt.Fprintf(&b, "# %s\n##SBATCH --cpus-per-gpu=8\n##SBATCH --mem=0\n", s.text("emit_slurm_cpus"))
 	env := exports(s)
 	b.WriteString(s.comment("#"))
 	b.WriteString("set -u\n" + env)

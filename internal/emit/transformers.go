@@ -340,7 +340,7 @@ func transformersSharding(s *sheet, args *object, modern bool) ([]File, error) {
 			return nil, err
 		}
 		args.set("deepspeed", "ds_config.json")
-		return []File{{Name: "ds_config.json", Data: []byte(jsonOf(config, 0) + "\n")}}, nil
+		return []File{deepSpeedFile(config, s.origin())}, nil
 	}
 	two := w.Sharding == workload.FSDP2
 	reshard := w.ReshardAfterForward != "never"
@@ -412,12 +412,20 @@ func transformersSharding(s *sheet, args *object, modern bool) ([]File, error) {
 	return nil, nil
 }
 
+// packed reports whether bitsandbytes stores the frozen weights.
+func packed(w *workload.Workload) bool {
+	switch w.Base {
+	case workload.NF4, workload.NF4Double, workload.Int8:
+		return true
+	}
+	return false
+}
+
 // loadsOnRankZero reports whether one rank may read the weights for all. Under
 // FSDP2 the packed weights of bitsandbytes deadlock while they are handed out.
 // Source: axolotl utils/schemas/validation.py, on load_in_4bit.
 func loadsOnRankZero(w *workload.Workload) bool {
-	packed := w.Base == workload.NF4 || w.Base == workload.NF4Double || w.Base == workload.Int8
-	return w.Sharding != workload.FSDP2 || !packed
+	return w.Sharding != workload.FSDP2 || !packed(w)
 }
 
 // fsdpOffload reports whether FSDP offloads: weights, gradients and optimizer
@@ -452,27 +460,36 @@ func transformersModel(s *sheet, n numbers) string {
 	if w.Method.Adapted() {
 		fmt.Fprintf(&b, "\nLORA = %s\n", pythonOf(loraConfig(s), 0))
 	}
-	b.WriteString("\n\ndef load_model(name=" + quote(s.repository()) + "):\n    from transformers import " + autoClass(w) + "\n\n    model_args = dict(MODEL)\n")
-	if w.Base == workload.NF4 || w.Base == workload.NF4Double || w.Base == workload.Int8 {
-		b.WriteString("    from transformers import BitsAndBytesConfig\n\n    model_args[\"quantization_config\"] = BitsAndBytesConfig(**QUANTIZATION)\n")
+	classes := []string{autoClass(w)}
+	if packed(w) {
+		classes = append(classes, "BitsAndBytesConfig")
 	}
-	b.WriteString("    model = " + autoClass(w) + ".from_pretrained(name, **model_args)\n")
+	b.WriteString("\n\ndef load_model(name=" + quote(s.repository()) + "):\n    from transformers import " + strings.Join(classes, ", ") + "\n")
+	if w.Method.Adapted() {
+		b.WriteString("    from peft import LoraConfig, get_peft_model")
+		if w.Adapter.KBit {
+			b.WriteString(", prepare_model_for_kbit_training")
+		}
+		b.WriteString("\n")
+	}
+	args := ", **MODEL"
+	if packed(w) {
+		args += ", quantization_config=BitsAndBytesConfig(**QUANTIZATION)"
+	}
+	b.WriteString("\n    model = " + autoClass(w) + ".from_pretrained(name" + args + ")\n")
 	if w.Method == workload.FrozenPart && w.FrozenLayers > 0 {
 		fmt.Fprintf(&b, "    for layer in model.base_model.layers[:%d]:\n        layer.requires_grad_(False)\n", w.FrozenLayers)
 		s.say("frozen-layers")
 	}
 	if w.Method.Adapted() {
-		b.WriteString("    from peft import LoraConfig, get_peft_model")
 		if w.Adapter.KBit {
-			b.WriteString(", prepare_model_for_kbit_training\n\n    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)\n")
+			b.WriteString("    model = prepare_model_for_kbit_training(model, use_gradient_checkpointing=False)\n")
 			s.say("kbit")
-		} else {
-			b.WriteString("\n\n")
 		}
 		b.WriteString("    model = get_peft_model(model, LoraConfig(**LORA)" + adapterCast(s) + ")\n")
 		if w.Checkpointing == workload.FullCheckpoint {
 			// Without it nothing that enters a checkpointed layer asks for gradients.
-			b.WriteString("    model.enable_input_require_grads()\n")
+			b.WriteString("    model.enable_input_require_grads()  # for checkpointed layers over frozen embeddings\n")
 		}
 	}
 	b.WriteString("    return model\n")
