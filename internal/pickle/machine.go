@@ -14,8 +14,6 @@ package pickle
 
 import (
 	"encoding/binary"
-	"errors"
-	"fmt"
 	"io"
 	"math"
 )
@@ -77,22 +75,6 @@ func Decode(r io.Reader, size int64, h *Heap, b Builder) (root Value, protocol i
 	m := &machine{src: newSource(r, size), heap: h, build: b, size: size, runs: newRuns()}
 	root, err = m.run()
 	return root, m.proto, err
-}
-
-func (m *machine) fail(offset int64, fault Fault, format string, args ...any) error {
-	return &SyntaxError{Offset: offset, Fault: fault, Msg: fmt.Sprintf(format, args...)}
-}
-
-// built turns an error of the heap or the builder into one with an offset.
-func (m *machine) built(offset int64, err error) error {
-	if err == nil {
-		return nil
-	}
-	fault := Malformed
-	if errors.Is(err, errBomb) {
-		fault = Unjustified
-	}
-	return &SyntaxError{Offset: offset, Fault: fault, Msg: err.Error(), Err: err}
 }
 
 // run executes opcodes until STOP.
@@ -405,90 +387,6 @@ func (m *machine) seldom(op byte, at, pos int) (int, error) {
 	return pos, nil
 }
 
-// references handles a list that is written wholly as memo references, as call
-// stacks are: MARK was read, pos is at the first reference. If done is false
-// nothing happened but a move of the window.
-func (m *machine) references(list Value, pos int) (after int, done bool, err error) {
-	if m.heap.objs[list.Payload()] != 0 {
-		return pos, false, nil
-	}
-	if v, n := m.runs.expect(m.src.buf[pos:m.src.end]); v != 0 {
-		m.heap.objs[list.Payload()] = m.heap.pack(v)
-		return pos + n + 1, true, nil
-	}
-	end := m.runEnd(pos)
-	if end >= m.src.end-slack && !m.src.eof {
-		if pos, err = m.src.refill(pos - 1); err != nil { // the MARK stays
-			return 0, false, err
-		}
-		pos++
-		m.heap.Allow(m.src.base + int64(m.src.end))
-		end = m.runEnd(pos)
-	}
-	if end >= m.src.end || m.src.buf[end] != opAppends {
-		return pos, false, nil
-	}
-	raw := m.src.buf[pos:end]
-	known, hash := m.runs.find(raw)
-	if known != 0 {
-		m.heap.objs[list.Payload()] = m.heap.pack(known)
-		return end + 1, true, nil
-	}
-	base := len(m.stack)
-	for p := pos; p < end; {
-		var i int
-		at := p
-		if m.src.buf[p] == opBinGet {
-			i = int(m.src.buf[p+1])
-			p += 2
-		} else {
-			i = int(binary.LittleEndian.Uint32(m.src.buf[p+1:]))
-			p += 5
-		}
-		if i >= len(m.memo) || m.memo[i] == 0 {
-			return 0, false, m.missing(at, i, p)
-		}
-		if len(m.stack)+2 > cap(m.stack) {
-			if err := m.growStack(); err != nil {
-				return 0, false, m.built(m.src.base+int64(at), err)
-			}
-		}
-		m.stack = append(m.stack, m.heap.unpack(m.memo[i]))
-	}
-	offset := m.src.base + int64(end)
-	err = m.heap.Fill(m.build, list, m.stack[base:])
-	m.stack = m.stack[:base]
-	if err != nil {
-		return 0, false, m.built(offset, err)
-	}
-	if made := m.heap.unpack(m.heap.objs[list.Payload()]); made.Kind() >= KindUser {
-		if err := m.heap.Charge(m.runs.add(raw, hash, made)); err != nil {
-			return 0, false, m.built(offset, err)
-		}
-	}
-	return end + 1, true, nil
-}
-
-// runEnd returns the position after the memo references that begin at pos, or
-// somewhere within the last slack bytes of the window if they reach that far.
-func (m *machine) runEnd(pos int) int {
-	buf, last := m.src.buf, m.src.end-slack
-	if m.src.eof {
-		last = m.src.end
-	}
-	for pos < last {
-		switch buf[pos] {
-		case opBinGet:
-			pos += 2
-		case opLongBinGet:
-			pos += 5
-		default:
-			return pos
-		}
-	}
-	return pos
-}
-
 // fill executes SETITEMS and APPENDS.
 func (m *machine) fill(op byte, at int) error {
 	offset := m.src.base + int64(at)
@@ -679,22 +577,6 @@ func (m *machine) stop(at, pos int) (Value, error) {
 	}
 }
 
-func (m *machine) truncated() error {
-	end := m.src.base + int64(m.src.end)
-	return m.fail(end, Truncated, "the file ends before the pickle does")
-}
-
-func (m *machine) underflow(at int, name string) error {
-	return m.fail(m.src.base+int64(at), Malformed, "%s finds nothing on the stack", name)
-}
-
-func (m *machine) missing(at, i, after int) error {
-	if after > m.src.end {
-		return m.truncated()
-	}
-	return m.fail(m.src.base+int64(at), Malformed, "memo entry %d was never set", i)
-}
-
 // begin says why an input that does not begin with PROTO is not read.
 func (m *machine) begin(first byte) error {
 	switch first {
@@ -702,65 +584,4 @@ func (m *machine) begin(first byte) error {
 		return m.fail(0, Text, "this may be a pickle of protocol 0 or 1; only 2 to 5 are read")
 	}
 	return m.fail(0, NotAPickle, "not a pickle: the first byte is 0x%02x, not 0x80", first)
-}
-
-// refuse says why an opcode is not executed and, where it can, what the pickle
-// wanted to load.
-func (m *machine) refuse(op byte, offset int64, pos int) error {
-	fault, name := refusal(op)
-	switch fault {
-	case NotAPickle:
-		return m.fail(offset, fault, "0x%02x is no pickle opcode", op)
-	case Text:
-		return m.fail(offset, fault, "opcode %s belongs to pickle protocol 0 or 1; only 2 to 5 are read", name)
-	}
-	e := &SyntaxError{Offset: offset, Fault: fault}
-	e.Name = m.wanted(op, pos)
-	e.Msg = fmt.Sprintf("opcode %s is not allowed in a memory snapshot", name)
-	if e.Name != "" {
-		e.Msg = fmt.Sprintf("opcode %s (it asks for %s) is not allowed in a memory snapshot", name, e.Name)
-	}
-	return e
-}
-
-// wanted returns the dotted name of what GLOBAL, INST or STACK_GLOBAL load.
-func (m *machine) wanted(op byte, pos int) string {
-	const longest = 200
-	switch op {
-	case opStackGlobal:
-		if n := len(m.stack); n-m.fence >= 2 {
-			module, ok1 := m.heap.Str(m.stack[n-2])
-			name, ok2 := m.heap.Str(m.stack[n-1])
-			if ok1 && ok2 && len(module)+len(name) <= longest {
-				return printable(module + "." + name)
-			}
-		}
-	case opPersID, opBinPersID:
-		return "a persistent id"
-	case opGlobal, opInst:
-		text := m.src.buf[min(pos, m.src.end):min(pos+longest, m.src.end)]
-		lines, start := make([]string, 0, 2), 0
-		for i, b := range text {
-			if b == '\n' && len(lines) < 2 {
-				lines = append(lines, string(text[start:i]))
-				start = i + 1
-			}
-		}
-		if len(lines) == 2 {
-			return printable(lines[0] + "." + lines[1])
-		}
-	}
-	return ""
-}
-
-// printable keeps a name from carrying escape sequences to a terminal.
-func printable(s string) string {
-	out := make([]rune, 0, len(s))
-	for _, r := range s {
-		if r < ' ' || r == 0x7f || (r >= 0x80 && r < 0xa0) {
-			r = '?'
-		}
-		out = append(out, r)
-	}
-	return string(out)
 }

@@ -2,6 +2,7 @@ package pickle
 
 import (
 	"bytes"
+	"encoding/binary"
 	"hash/maphash"
 )
 
@@ -111,4 +112,88 @@ func (t *runs) place(n int32) {
 		i = (i + 1) & mask
 	}
 	t.slots[i] = n
+}
+
+// references handles a list that is written wholly as memo references, as call
+// stacks are: MARK was read, pos is at the first reference. If done is false
+// nothing happened but a move of the window.
+func (m *machine) references(list Value, pos int) (after int, done bool, err error) {
+	if m.heap.objs[list.Payload()] != 0 {
+		return pos, false, nil
+	}
+	if v, n := m.runs.expect(m.src.buf[pos:m.src.end]); v != 0 {
+		m.heap.objs[list.Payload()] = m.heap.pack(v)
+		return pos + n + 1, true, nil
+	}
+	end := m.runEnd(pos)
+	if end >= m.src.end-slack && !m.src.eof {
+		if pos, err = m.src.refill(pos - 1); err != nil { // the MARK stays
+			return 0, false, err
+		}
+		pos++
+		m.heap.Allow(m.src.base + int64(m.src.end))
+		end = m.runEnd(pos)
+	}
+	if end >= m.src.end || m.src.buf[end] != opAppends {
+		return pos, false, nil
+	}
+	raw := m.src.buf[pos:end]
+	known, hash := m.runs.find(raw)
+	if known != 0 {
+		m.heap.objs[list.Payload()] = m.heap.pack(known)
+		return end + 1, true, nil
+	}
+	base := len(m.stack)
+	for p := pos; p < end; {
+		var i int
+		at := p
+		if m.src.buf[p] == opBinGet {
+			i = int(m.src.buf[p+1])
+			p += 2
+		} else {
+			i = int(binary.LittleEndian.Uint32(m.src.buf[p+1:]))
+			p += 5
+		}
+		if i >= len(m.memo) || m.memo[i] == 0 {
+			return 0, false, m.missing(at, i, p)
+		}
+		if len(m.stack)+2 > cap(m.stack) {
+			if err := m.growStack(); err != nil {
+				return 0, false, m.built(m.src.base+int64(at), err)
+			}
+		}
+		m.stack = append(m.stack, m.heap.unpack(m.memo[i]))
+	}
+	offset := m.src.base + int64(end)
+	err = m.heap.Fill(m.build, list, m.stack[base:])
+	m.stack = m.stack[:base]
+	if err != nil {
+		return 0, false, m.built(offset, err)
+	}
+	if made := m.heap.unpack(m.heap.objs[list.Payload()]); made.Kind() >= KindUser {
+		if err := m.heap.Charge(m.runs.add(raw, hash, made)); err != nil {
+			return 0, false, m.built(offset, err)
+		}
+	}
+	return end + 1, true, nil
+}
+
+// runEnd returns the position after the memo references that begin at pos, or
+// somewhere within the last slack bytes of the window if they reach that far.
+func (m *machine) runEnd(pos int) int {
+	buf, last := m.src.buf, m.src.end-slack
+	if m.src.eof {
+		last = m.src.end
+	}
+	for pos < last {
+		switch buf[pos] {
+		case opBinGet:
+			pos += 2
+		case opLongBinGet:
+			pos += 5
+		default:
+			return pos
+		}
+	}
+	return pos
 }

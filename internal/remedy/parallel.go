@@ -131,6 +131,9 @@ func parallelRemedies() []Remedy {
 				return never()
 			}
 			v := because("parallel.sharded_checkpoint")
+			if f.weight(ResumeDoubleLoad) > f.weight(SaveGathersFullState) {
+				return because("parallel.sharded_checkpoint.resume")
+			}
 			if p, ok := f.params(); ok {
 				v = v.freeing(&units.Estimate{Low: units.Bytes(2 * p), Mid: units.Bytes(4 * p), High: units.Bytes(4 * p)})
 			}

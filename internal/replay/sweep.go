@@ -54,7 +54,7 @@ func (c *Case) Sweep(r *Result, q Question) []Trial {
 }
 
 // Simplest returns the trial to recommend from a ranked sweep: of those that are
-// as good as the first, within half a percent of its peak, the recorded one, or
+// as good as the first, within a percent of its peak, the recorded one, or
 // else the one with the fewest options.
 func Simplest(ranked []Trial) Trial {
 	best := ranked[0]
@@ -71,7 +71,7 @@ func Simplest(ranked []Trial) Trial {
 		t := &ranked[i]
 		if t.StartOOMs+t.OOMs == ranked[0].StartOOMs+ranked[0].OOMs &&
 			t.Stats.NumAllocRetries <= ranked[0].Stats.NumAllocRetries &&
-			float64(t.pressure()) <= 1.005*float64(ranked[0].pressure()) && options(t) < options(&best) {
+			float64(t.pressure()) <= 1.01*float64(ranked[0].pressure()) && options(t) < options(&best) {
 			best = *t
 		}
 	}
