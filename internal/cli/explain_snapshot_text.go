@@ -11,6 +11,7 @@ import (
 	"unoom/internal/lives"
 	"unoom/internal/report"
 	"unoom/internal/report/text"
+	"unoom/internal/snapshot"
 	"unoom/internal/units"
 )
 
@@ -97,7 +98,7 @@ func (w heldWords) place(p lives.Place, phase lives.Phase, each units.Bytes) str
 // source sums up the file in one line.
 func (w heldWords) source(s namedSnapshot) string {
 	h := w.h
-	parts := []string{w.Text("snapshot.source.torch", s.Torch)}
+	parts := []string{w.Text("snapshot.source.torch", w.versions(s.Torch))}
 	if n := len(h.History.Events); h.History.Recorded {
 		parts = append(parts, w.Text("snapshot.source.events", thousands(n)))
 	} else {
@@ -396,4 +397,15 @@ func signedBytes(b units.Bytes) string {
 		return "+" + b.String()
 	}
 	return b.String()
+}
+
+// versions writes a range of versions: "2.8-2.9", "2.12 or newer".
+func (w heldWords) versions(r snapshot.Range) string {
+	switch {
+	case r.Newest == snapshot.Version{}:
+		return w.Text("snapshot.version.newer", r.Oldest.String())
+	case r.Oldest == snapshot.Version{}:
+		return w.Text("snapshot.version.older", r.Newest.String())
+	}
+	return r.String()
 }

@@ -70,7 +70,9 @@ func (h *Held) causes() []Cause {
 	// an inference is what it is for.
 	if h.Request == nil && h.History.Training() || h.Request != nil && short {
 		if bytes, share := part(lives.Weights, lives.Gradients, lives.OptimizerState, lives.Held); share > stateShare {
-			b.vote(remedy.TrainStateTooLarge, 1+2*share, "state", bytes, percent(bytes, h.Moment.Allocated))
+			// What only stays may be anything: it counts by half.
+			_, held := part(lives.Held)
+			b.vote(remedy.TrainStateTooLarge, 1+2*share-held, "state", bytes, percent(bytes, h.Moment.Allocated))
 		}
 		if bytes, share := part(lives.OptimizerState); share > activationShare {
 			b.vote(remedy.OptimizerState, 0.5+2*share, "optimizer_state", bytes, percent(bytes, h.Moment.Allocated))
@@ -86,7 +88,9 @@ func (h *Held) causes() []Cause {
 		if bytes, share := part(lives.Unknown, lives.Held); h.Request != nil && share > 0.5 {
 			// Only that it is the job's own is known, not what it is.
 			b.vote(remedy.BatchTooLarge, 1.5, "own", bytes)
-			b.vote(remedy.TrainStateTooLarge, 1, "own", bytes)
+			if _, held := part(lives.Held); held <= stateShare {
+				b.vote(remedy.TrainStateTooLarge, 1, "own", bytes)
+			}
 			b.vote(remedy.GPUTooSmall, 0.5, "own", bytes)
 		}
 	}
