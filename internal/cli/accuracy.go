@@ -4,34 +4,53 @@ import (
 	"bytes"
 	"cmp"
 	"encoding/csv"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"unoom/internal/accuracy"
-	"unoom/internal/gpu"
+	"unoom/internal/ledger"
 	"unoom/internal/memory"
 	"unoom/internal/model"
 	"unoom/internal/report/text"
+	"unoom/internal/supervise"
 )
 
 func (a *app) accuracyCommand() *cobra.Command {
-	var out string
-	var all, reasons bool
+	var out, host string
+	var all, reasons, own bool
 	c := &cobra.Command{
-		Use:   "accuracy FILE.csv",
-		Short: "Compare predictions with a table of measured runs",
+		Use:   "accuracy FILE.csv | --ledger",
+		Short: "Compare predictions with a table of measured runs, or with your own",
 		Long: "accuracy predicts each row of a table of measured runs and prints, for each source,\n" +
-			"how far the predictions are from the measurements.",
+			"how far the predictions are from the measurements. With --ledger the runs are those\n" +
+			"that `unoom run` has watched, with what it predicted for them then.",
 		Example: "  unoom accuracy measured.csv\n" +
-			"  unoom accuracy measured.csv --out predicted.csv",
-		Args: cobra.ExactArgs(1),
-		RunE: func(_ *cobra.Command, args []string) error { return a.accuracy(args[0], out, all, reasons) },
+			"  unoom accuracy measured.csv --out predicted.csv\n" +
+			"  unoom accuracy --ledger",
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error {
+			switch {
+			case own && len(args) > 0:
+				return withHint(errors.New("a table and --ledger are two questions"), "leave one of them out")
+			case own:
+				return a.ledgerAccuracy(out, host)
+			case len(args) == 0:
+				return withHint(errors.New("no table is given"), "unoom accuracy measured.csv (docs/accuracy.md has its columns)", "unoom accuracy --ledger compares your own runs")
+			case host != "":
+				return withHint(errors.New("--host goes with --ledger"), "leave it out")
+			}
+			return a.accuracy(args[0], out, all, reasons)
+		},
 	}
+	c.Flags().BoolVar(&own, "ledger", false, "compare the runs of your own ledger (`unoom runs` lists them)")
+	c.Flags().StringVar(&host, "host", "", "with --ledger: only runs of this machine")
 	c.Flags().StringVarP(&out, "out", "o", "", "write the prediction of every row to a CSV file")
 	c.Flags().BoolVar(&all, "all", false, "compare rows that are not marked strict, too")
 	c.Flags().BoolVar(&reasons, "reasons", false, "list why rows are not covered")
@@ -55,14 +74,14 @@ func (a *app) accuracy(file, out string, all, reasons bool) error {
 	if err != nil {
 		return err
 	}
-	cards, err := gpu.Published()
+	cards, err := a.cards()
 	if err != nil {
 		return err
 	}
 	p := &accuracy.Predictor{Engine: engine, Models: models, Cards: cards}
 	var buf bytes.Buffer
 	w := csv.NewWriter(&buf)
-	w.Write([]string{"id", "predicted_gib", "predicted_reserved_gib", "predicted_device_gib", "verdict", "why_not"})
+	w.Write(predictedColumns)
 	var cases []*accuracy.Case
 	for _, r := range rows {
 		c, est := p.Predict(r)
@@ -84,6 +103,75 @@ func (a *app) accuracy(file, out string, all, reasons bool) error {
 		return a.accuracyJSON(compared, cases)
 	}
 	return a.printAccuracy(compared, cases, reasons)
+}
+
+// predictedColumns are those of --out.
+var predictedColumns = []string{"id", "predicted_gib", "predicted_reserved_gib", "predicted_device_gib", "verdict", "why_not"}
+
+// ledgerAccuracy compares what was predicted for the attempts of the user's own
+// runs with what they needed.
+func (a *app) ledgerAccuracy(out, host string) error {
+	root := ledger.Default(a.Getenv)
+	runs, err := root.List(supervise.Alive)
+	if err != nil {
+		return fmt.Errorf("ledger: %w", err)
+	}
+	var cases []*accuracy.Case
+	for _, h := range runs {
+		if host == "" || h.Run.Host == host {
+			cases = append(cases, casesOf(h)...)
+		}
+	}
+	if len(cases) == 0 {
+		return withHint(fmt.Errorf("%s: no attempt has both a prediction and a measurement", root.Runs()),
+			"start a run with `unoom run -- COMMAND`; it counts after two optimizer steps and a good end", "`unoom runs` lists what there is")
+	}
+	if out != "" {
+		var buf bytes.Buffer
+		w := csv.NewWriter(&buf)
+		w.Write(predictedColumns)
+		for _, c := range cases {
+			w.Write([]string{c.ID, gib(c.Predicted), "", "", "", ""})
+		}
+		w.Flush()
+		if err := writeFileAtomically(out, buf.Bytes()); err != nil {
+			return err
+		}
+	}
+	if a.json {
+		return a.accuracyJSON(cases, cases)
+	}
+	return a.printAccuracy(cases, cases, false)
+}
+
+// casesOf are the attempts of one run that have both figures.
+func casesOf(h ledger.History) []*accuracy.Case {
+	var out []*accuracy.Case
+	for _, s := range h.Scores() {
+		c := &accuracy.Case{ID: fmt.Sprintf("%s#%d", s.Run, s.Attempt), Source: s.Source, Metric: accuracy.Allocated, Strict: true, Outcome: "fits",
+			Model: filepath.Base(scriptOf(h.Run.Command)), Measured: s.Measured.GiB(), Predicted: s.Predicted.GiB()}
+		for _, t := range h.Tries {
+			if p := t.Attempt.Predicted; t.Attempt.N == s.Attempt && p != nil {
+				c.Low, c.High = p.Low.GiB(), p.High.GiB()
+			}
+		}
+		out = append(out, c)
+	}
+	return out
+}
+
+// scriptOf is the first word of a command that looks like a script, else its
+// first word.
+func scriptOf(command []string) string {
+	for _, w := range command {
+		if strings.HasSuffix(w, ".py") || strings.HasSuffix(w, ".sh") {
+			return w
+		}
+	}
+	if len(command) > 0 {
+		return command[0]
+	}
+	return ""
 }
 
 func gib(v float64) string { return strconv.FormatFloat(v, 'f', 4, 64) }
@@ -151,7 +239,7 @@ func (a *app) printAccuracy(compared, all []*accuracy.Case, reasons bool) error 
 	p.Heading(m("accuracy.worst"))
 	w := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Left, text.Left, text.Right, text.Right, text.Right}}
 	for _, c := range accuracy.Worst(compared, 10) {
-		w.Row(c.ID, c.Model, string(c.Metric), gib(c.Predicted), gib(c.Measured), signed(c.Error(), 1))
+		w.Row(c.ID, shortened(c.Model, p.Width()-58), string(c.Metric), gib(c.Predicted), gib(c.Measured), signed(c.Error(), 1))
 	}
 	p.Table(w)
 	if reasons {
@@ -179,6 +267,18 @@ func (a *app) printReasons(p *text.Printer, cases []*accuracy.Case) {
 		t.Row(strconv.Itoa(count[k]), k)
 	}
 	p.Table(t)
+}
+
+// shortened cuts a text to a number of cells.
+func shortened(s string, cells int) string {
+	if cells < 8 || text.Cells(s) <= cells {
+		return s
+	}
+	r := []rune(s)
+	for len(r) > 1 && text.Cells(string(r))+1 > cells {
+		r = r[:len(r)-1]
+	}
+	return strings.TrimRight(string(r), " ") + "…"
 }
 
 func percent(v float64, n int) string {

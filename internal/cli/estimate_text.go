@@ -4,10 +4,13 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 
+	"unoom/internal/i18n"
 	"unoom/internal/memory"
 	"unoom/internal/report/text"
 	"unoom/internal/units"
+	"unoom/internal/workload"
 )
 
 func (e *estimateCommand) say(id string, args ...any) string {
@@ -41,6 +44,9 @@ func (e *estimateCommand) print(r *estimated) error {
 func (e *estimateCommand) printVerdict(p *text.Printer, r *estimated) {
 	phase := e.msgs.Text("plan.phase_" + string(r.phase))
 	where := r.cards.Card.Name
+	if where == r.workload.GPU.Capacity.String() { // only --capacity was given
+		where = e.say("a_card")
+	}
 	if r.cards.Count > 1 {
 		where = e.say("each_of", r.cards.Count, where)
 	}
@@ -95,7 +101,7 @@ func (e *estimateCommand) printParts(p *text.Printer, r *estimated) {
 		if e.explain {
 			for _, s := range est.Items {
 				if s.Kind == k {
-					t.Row("  "+text.Style(text.Faint, cmp.Or(s.Name, string(k))), text.Style(text.Faint, inGiB(units.Bytes(s.Bytes))))
+					t.Row("  "+text.Style(text.Faint, e.termName(cmp.Or(s.Name, string(k)))), text.Style(text.Faint, inGiB(units.Bytes(s.Bytes))))
 				}
 			}
 		}
@@ -106,15 +112,15 @@ func (e *estimateCommand) printParts(p *text.Printer, r *estimated) {
 	}
 	t.Row(text.Style(text.Strong, e.say("reserved")), inGiB(est.Reserved.Mid), interval(est.Reserved))
 	for _, o := range est.Outside {
-		t.Row(e.outsideName(o.Name), inGiB(o.Bytes.Mid), bar(o.Bytes.Mid))
+		t.Row(e.termName(o.Name), inGiB(o.Bytes.Mid), bar(o.Bytes.Mid))
 	}
 	t.Row(text.Style(text.Strong, e.say("device")), inGiB(r.device.Mid), interval(r.device))
 	p.Table(t)
 }
 
-// outsideName translates the names of the engine's items outside the allocator.
-func (e *estimateCommand) outsideName(name string) string {
-	if id := "estimate.outside_" + name; e.msgs.Has(id) {
+// termName translates the name of a term, inside the allocator or outside.
+func (e *estimateCommand) termName(name string) string {
+	if id := "estimate.term_" + strings.ToLower(strings.ReplaceAll(name, " ", "_")); e.msgs.Has(id) {
 		return e.msgs.Text(id)
 	}
 	return name
@@ -139,17 +145,21 @@ func (e *estimateCommand) printSlope(p *text.Printer, r *estimated) {
 		return
 	}
 	p.Blank()
-	line := e.say("per_sample", r.perSample)
+	lines := []string{e.say("per_sample", r.perSample)}
 	if r.perToken > 0 {
-		line += " " + e.say("per_token", r.perToken)
+		lines = append(lines, e.say("per_token", r.perToken))
 	}
 	switch {
 	case r.largest == 0:
-		line += " " + e.say("none_fits")
+		lines = append(lines, e.say("none_fits"))
 	case r.largest > 0:
-		line += " " + e.say("largest", r.largest)
+		lines = append(lines, e.say("largest", r.largest))
 	}
-	p.Para(0, line)
+	space := " "
+	if e.msgs.Lang() == i18n.Chinese {
+		space = ""
+	}
+	p.Para(0, strings.Join(lines, space))
 }
 
 // printMachine says what earlier runs on this machine make of the estimate.
@@ -162,23 +172,69 @@ func (e *estimateCommand) printMachine(p *text.Printer, r *estimated) {
 
 // printBasis says what the numbers rest on.
 func (e *estimateCommand) printBasis(p *text.Printer, r *estimated) {
-	w := r.workload
-	if len(w.Assumptions) > 0 {
-		p.Heading(e.say("assumed"))
-		for _, a := range w.Assumptions {
-			p.Hanging("  ", fmt.Sprintf("%s = %s  %s", a.Field, a.Value, text.Style(text.Faint, a.Why)))
-		}
-	}
+	e.printAssumed(p, r.workload)
 	if !e.explain || r.engine == nil {
 		return
 	}
-	p.Heading(e.say("choices"))
-	for _, c := range r.engine.Choices {
-		p.Hanging("  ", fmt.Sprintf("%s = %s  %s", c.Setting, c.Value, text.Style(text.Faint, c.Source)))
+	p.Heading(e.say("terms"))
+	seen := map[string]bool{}
+	for _, s := range r.engine.Items {
+		t, ok := memory.TermOf(s.Kind, s.Name)
+		if ok && !seen[t.Name] {
+			seen[t.Name] = true
+			p.Hanging("  ", e.termName(t.Name)+"  "+text.Style(text.Faint, t.Source))
+		}
 	}
 	for _, o := range r.engine.Outside {
-		p.Hanging("  ", fmt.Sprintf("%s %s  %s", e.outsideName(o.Name), o.Bytes, text.Style(text.Faint, o.Source)))
+		p.Hanging("  ", fmt.Sprintf("%s %s  %s", e.termName(o.Name), o.Bytes, text.Style(text.Faint, o.Source)))
 	}
+	p.Heading(e.say("choices"))
+	for _, c := range r.engine.Choices {
+		line := fmt.Sprintf("%s = %s", c.Setting, c.Value)
+		if len(c.Others) > 0 {
+			line += " " + e.say("or_else", strings.Join(c.Others, ", "))
+		}
+		p.Hanging("  ", line+"  "+text.Style(text.Faint, c.Source))
+	}
+	if said := e.workload.said.Settings; len(said) > 0 {
+		p.Heading(e.say("stated"))
+		for _, f := range workload.Fields() {
+			if v, ok := said[f]; ok {
+				p.Hanging("  ", fmt.Sprintf("%s = %s  %s", f, v.Value, text.Style(text.Faint, string(v.Origin()))))
+			}
+		}
+	}
+}
+
+// printAssumed lists what nobody stated: what has a reason a line each, the rest
+// in one.
+func (a *app) printAssumed(p *text.Printer, w *workload.Workload) {
+	if len(w.Assumptions) == 0 {
+		return
+	}
+	p.Heading(a.msgs.Text("estimate.assumed"))
+	var plain []string
+	for _, s := range w.Assumptions {
+		if s.Why == workload.NobodySaid {
+			plain = append(plain, s.Field+" = "+s.Value)
+			continue
+		}
+		p.Hanging("  ", fmt.Sprintf("%s = %s  %s", s.Field, s.Value, text.Style(text.Faint, a.reason(s.Why))))
+	}
+	if len(plain) > 0 {
+		p.Hanging("  ", strings.Join(plain, ", "))
+	}
+}
+
+// reason translates why something was assumed, where the reason is ours; what a
+// framework documents stays as it is.
+func (a *app) reason(why string) string {
+	for id, text := range i18n.Load(i18n.English).Under("workload.why_") {
+		if text == why {
+			return a.msgs.Text("workload.why_" + id)
+		}
+	}
+	return why
 }
 
 // interval writes the bounds, "" where there are none.

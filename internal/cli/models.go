@@ -107,12 +107,12 @@ func paramCount(n int64) string {
 		size float64
 		unit string
 	}{{1e9, "B"}, {1e6, "M"}, {1e3, "K"}} {
-		if f >= u.size {
+		if f >= 0.9995*u.size { // 999,885,952 is 1.00B, not 1000M
 			v := f / u.size
 			switch {
-			case v >= 100:
+			case v >= 99.95:
 				return fmt.Sprintf("%.0f%s", v, u.unit)
-			case v >= 10:
+			case v >= 9.995:
 				return fmt.Sprintf("%.1f%s", v, u.unit)
 			}
 			return fmt.Sprintf("%.2f%s", v, u.unit)
@@ -221,7 +221,7 @@ func (a *app) architecture(m *model.Model) string {
 	if m.Family == "" {
 		return m.Type
 	}
-	for _, s := range m.Stacks {
+	if s := m.Main(); s != nil {
 		for _, l := range s.Layers {
 			if at := l.Attention; at != nil {
 				switch {
@@ -260,7 +260,6 @@ func (a *app) architecture(m *model.Model) string {
 			}
 			break
 		}
-		break
 	}
 	if m.Position != model.NoPosition {
 		words = append(words, a.msgs.Text("models.position_"+string(m.Position)))

@@ -229,24 +229,30 @@ func (a *app) modelOf(w *workloadFlags) (*model.Model, error) {
 		return nil, withHint(errors.New("--model is missing"), "name a model, such as --model llama-3.1-8b, or point at a folder with its config.json,", "or give a configuration file of your stack")
 	}
 	at := w.said.Settings[workload.FieldModel]
-	for _, name := range w.said.ModelNames() {
+	var first error
+	for i, name := range w.said.ModelNames() {
 		s, err := openModel(name)
-		if unknown, ok := errors.AsType[*model.UnknownModelError](err); ok && name != w.model {
-			_ = unknown
-			continue // a shorter form of the name; the whole one makes the error
+		if err != nil && first == nil {
+			first = err
 		}
-		if err != nil && at.Place != "" {
-			return nil, hinted{fmt.Errorf("%s: %w", at.Place, err), append(hintsOf(err), "or say it with --model")}
+		if _, unknown := errors.AsType[*model.UnknownModelError](err); unknown {
+			continue
 		}
 		if err != nil {
-			return nil, err
+			break
 		}
 		if len(s.Stacks) == 0 && s.Type == "safetensors" {
 			return nil, withHint(fmt.Errorf("%s: has tensors but no architecture", name), "point at the folder with the config.json beside it")
 		}
+		if i > 1 {
+			w.said.Assumed = append(w.said.Assumed, workload.Assumption{Field: "model", Value: s.Name, Why: "has the sizes of " + w.model + ", which the catalogue does not have"})
+		}
 		return s.Model, nil
 	}
-	return nil, fmt.Errorf("%s: no such model", w.model)
+	if at.Place != "" {
+		return nil, hinted{fmt.Errorf("%s: %w", at.Place, first), append(hintsOf(first), "or say it with --model")}
+	}
+	return nil, first
 }
 
 // megatronModel is the network that Megatron's arguments describe. No argument
@@ -259,7 +265,7 @@ func (a *app) megatronModel(s *workload.Statement) (*model.Model, error) {
 	} else if m, err := openModel(s.Options["tokenizer-model"]); err == nil && m.Vocab > 0 {
 		vocab = m.Vocab
 	} else {
-		s.Defaults = append(s.Defaults, workload.Default{Field: "vocab", Value: strconv.Itoa(gpt2), Source: "no argument states the size of the vocabulary; GPT-2's"})
+		s.Assumed = append(s.Assumed, workload.Assumption{Field: "vocab", Value: strconv.Itoa(gpt2), Why: "no argument states the size of the vocabulary; this is GPT-2's"})
 	}
 	m, err := model.FromMegatron("megatron", vocab, func(name string) (string, bool) { v, ok := s.Options[name]; return v, ok })
 	if err != nil {

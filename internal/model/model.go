@@ -107,6 +107,20 @@ func (s *Stack) Heads() int64 {
 	return 0
 }
 
+// Main returns the stack that the model is known by: the one that generates text,
+// else the last; nil if there is none.
+func (m *Model) Main() *Stack {
+	for _, s := range m.Stacks {
+		if s.Causal {
+			return s
+		}
+	}
+	if n := len(m.Stacks); n > 0 {
+		return m.Stacks[n-1]
+	}
+	return nil
+}
+
 // Layers returns the number of layers of all stacks.
 func (m *Model) Layers() int {
 	n := 0

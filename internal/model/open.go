@@ -194,13 +194,16 @@ func (m *Model) Describe() []Dim {
 			out = append(out, Dim{name, n})
 		}
 	}
-	add("layers", int64(m.Layers()))
+	main := m.Main()
+	switch {
+	case main == nil || m.Family == EncoderDecoder:
+		add("layers", int64(m.Layers()))
+	default: // a tower for images stands apart
+		add("layers", int64(len(main.Layers)))
+		add("vision_layers", int64(m.Layers()-len(main.Layers)))
+	}
 	add("hidden", m.Hidden)
-	if len(m.Stacks) > 0 {
-		s := m.Stacks[len(m.Stacks)-1]
-		if m.Stacks[0].Causal {
-			s = m.Stacks[0]
-		}
+	if s := main; s != nil {
 		if i := slices.IndexFunc(s.Layers, func(l *Layer) bool { return l.Attention != nil }); i >= 0 {
 			a := s.Layers[i].Attention
 			add("heads", a.Heads)

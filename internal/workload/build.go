@@ -97,7 +97,8 @@ func (s *Statement) Build(m *model.Model, cards gpu.Request) (*Workload, error) 
 	if err := s.Check(); err != nil {
 		return nil, err
 	}
-	w := &Workload{Model: m, Name: m.Name, Origins: map[string]Origin{}, Versions: map[string]string{}, GPU: FromCard(&cards.Card)}
+	w := &Workload{Model: m, Name: m.Name, Origins: map[string]Origin{}, Versions: map[string]string{}, GPU: FromCard(&cards.Card),
+		Assumptions: slices.Clone(s.Assumed)}
 	if len(s.Options) > 0 {
 		w.Options = maps.Clone(s.Options)
 	}
@@ -271,9 +272,8 @@ func (b *builder) batch() error {
 	data := b.world / inner
 	global, micro, accum := b.number(FieldGlobalBatch, 0), b.number(FieldMicroBatch, 0), b.number(FieldAccumulation, 0)
 	if global > 0 && micro > 0 && accum > 0 && micro*accum*data != global {
-		// The least important of the three gives way; equals contradict each other.
-		last, second := b.leastImportant(FieldGlobalBatch, FieldMicroBatch, FieldAccumulation)
-		if b.rank[last] == b.rank[second] {
+		last, ok := b.givesWay(FieldAccumulation, FieldMicroBatch, FieldGlobalBatch)
+		if !ok {
 			return wrong("leave one of them out: it follows from the others", "%s × %s × %d data-parallel GPUs = %d, which is not %s",
 				b.cite(FieldMicroBatch), b.cite(FieldAccumulation), data, micro*accum*data, b.cite(FieldGlobalBatch))
 		}
@@ -328,11 +328,17 @@ func (b *builder) batch() error {
 	return nil
 }
 
-// leastImportant orders three stated fields by their sources and returns the last
-// and the one before it.
-func (b *builder) leastImportant(fields ...Field) (last, second Field) {
-	slices.SortStableFunc(fields, func(x, y Field) int { return b.rank[y] - b.rank[x] })
-	return fields[0], fields[1]
+// givesWay returns the least important of several fields that contradict each
+// other, the first of equals; false if all are as important.
+func (b *builder) givesWay(fields ...Field) (Field, bool) {
+	last, different := fields[0], false
+	for _, f := range fields[1:] {
+		different = different || b.rank[f] != b.rank[fields[0]]
+		if b.rank[f] > b.rank[last] {
+			last = f
+		}
+	}
+	return last, different
 }
 
 // spread sets how data-parallel ranks share the states.

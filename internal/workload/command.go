@@ -95,7 +95,7 @@ func (r *reader) command(l launch, where string, sh *shell) bool {
 			continue
 		}
 		switch w {
-		case "nohup", "time", "exec", "env", "sudo", "stdbuf", "nsys", "numactl", "uv", "run", "poetry", "echo_note":
+		case "nohup", "time", "exec", "env", "sudo", "stdbuf", "nsys", "numactl", "uv", "run", "poetry":
 			words = words[1:]
 			for len(words) > 0 && strings.HasPrefix(words[0], "-") {
 				words = words[1:]
@@ -338,7 +338,7 @@ func fileOf(name string) string {
 }
 
 func (c *call) deepspeed(args []string) bool {
-	opts, rest := options(args, "no_local_rank", "no_python", "m", "module", "force_multi", "enable_each_rank_log_note")
+	opts, rest := options(args, "no_local_rank", "no_python", "m", "module", "force_multi")
 	nodes := int64(1)
 	if n, ok := wholeNumber(c.known(opts["num_nodes"])); ok {
 		nodes = n

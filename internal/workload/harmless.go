@@ -24,7 +24,7 @@ var harmlessBegins = strings.Fields(`
 	evals eval_strategy evaluation_strategy eval_steps eval_delay eval_on eval_table eval_max eval_sample eval_causal do
 	generate generation generation_config top_p top_k temperature plot ddp_timeout ddp_find_unused ddp_broadcast
 	deepspeed_multinode deepspeed_hostfile deepspeed_moe deepspeed_exclusion deepspeed_inclusion wall_clock steps_per_print
-	zero_allow_untested zero_force_ds zero_optimization_note include neftune rope low_cpu_mem nccl
+	zero_allow_untested zero_force_ds include neftune rope low_cpu_mem nccl
 	fsdp_sync_module fsdp_cpu_ram fsdp_backward fsdp_state_dict fsdp_auto_wrap fsdp_transformer_layer fsdp_forward_prefetch fsdp_limit_all
 	fsdp_use_orig fsdp_min_num fsdp_final_state fsdp_ignored
 	lora_alpha use_rslora init_lora inference_mode task_type auto_mapping layers_pattern layers_to_transform alpha_pattern rank_pattern
@@ -37,10 +37,10 @@ var harmlessBegins = strings.Fields(`
 
 // harmlessWhole are keys that are harmless only where they stand so.
 var harmlessWhole = strings.Fields(`
-	beta betas beta1 beta2 eps epsilon alpha device program help config config_version description id url type path split field role content name
+	beta betas beta1 beta2 eps epsilon alpha device gpu_ids program help config config_version description id url type path split field role content name
 	stream recipe dump_folder print_args version steps task mode interval max_iters max_new_tokens initial_validation
 	final_validation backend flatten bias fan_in_fan_out amsgrad momentum nesterov dampening timeout checkpoint job tf32 lr_scheduler
-	hostfile plugins experimental components compute_environment is_moe final_rewards num_gpus_note ignore_index load_strategy
+	hostfile plugins experimental components compute_environment is_moe final_rewards ignore_index load_strategy
 	train_on_input train_on_inputs num_cycles optim_beta nproc eval do_train do_eval do_predict group_by_length use_fast_tokenizer tokenizer_config`)
 
 // harmless reports whether a key is of no matter for memory.

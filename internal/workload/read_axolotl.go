@@ -60,10 +60,10 @@ func (r *reader) axolotl(n *node) {
 		s, _ := v.str()
 		r.warn(WarnNotModelled, v, key, s)
 	}
-	r.notModelled(n, "unfrozen_parameters", "relora_steps", "relora_prune_ratio", "lisa_n_layers", "fp8", "peft_layers_to_transform", "ddp_static_graph", "qat", "trainer_cls", "reward_model", "is_multimodal", "vision_chat_template", "dp_replicate_size", "expert_parallel_size", "galore_rank", "optim_target_modules", "process_reward_model")
+	r.notModelled(n, "unfrozen_parameters", "relora_steps", "relora_prune_ratio", "lisa_n_layers", "fp8", "peft_layers_to_transform", "ddp_static_graph", "qat", "trainer_cls", "reward_model", "is_multimodal", "vision_chat_template", "dp_replicate_size", "expert_parallel_size", "galore_rank", "optim_target_modules", "process_reward_model", "quantize_moe_experts", "resize_token_embeddings_to_32x", "ebft")
 	r.modulesToSave(n, "lora_modules_to_save", "peft_modules_to_save")
 	r.quiet(n, "optim_args", "early_stopping_patience", "overrides_of_model_config", "overrides_of_model_kwargs", "bnb_config_kwargs", "gptq", "fsdp_final_state_dict_type", "fsdp_version", "gpu_memory_limit", "flash_optimum",
-		"device_map", "max_memory", "local_rank", "ring_attn_func", "heads_k_stride", "plugins", "batch_size", "use_kernels", "flash_attn_fuse_mlp", "flash_attn_fuse_qkv", "flash_attn_rms_norm", "flash_attn_cross_entropy", "s2_attention")
+		"device_map", "max_memory", "local_rank", "ring_attn_func", "heads_k_stride", "plugins", "batch_size", "use_kernels", "flash_attn_fuse_mlp", "flash_attn_fuse_qkv", "flash_attn_rms_norm", "flash_attn_cross_entropy", "s2_attention", "loss_watchdog_threshold", "loss_watchdog_patience", "liger_rms_norm_gated", "model_quantization_config", "model_quantization_config_kwargs", "flex_attn_compile_kwargs", "max_samples", "trl")
 }
 
 func (r *reader) axolotlPrecision(n *node) {

@@ -20,7 +20,7 @@ func looksDeepSpeed(n *node) int {
 // deepSpeedSizes are the buffers whose sizes decide memory. They keep their own
 // names as options of the workload.
 var deepSpeedSizes = []string{"reduce_bucket_size", "allgather_bucket_size", "stage3_prefetch_bucket_size", "stage3_param_persistence_threshold", "stage3_max_live_parameters",
-	"stage3_max_reuse_distance", "contiguous_gradients", "overlap_comm", "reduce_scatter", "allgather_partitions"}
+	"stage3_max_reuse_distance", "max_live_parameters", "max_reuse_distance", "contiguous_gradients", "overlap_comm", "reduce_scatter", "allgather_partitions"}
 
 // deepSpeed reads a DeepSpeed JSON. "auto" is left to what the Trainer says.
 // Source: DeepSpeed runtime/config.py, runtime/zero/config.py.
@@ -94,8 +94,8 @@ func (r *reader) zero(z *node) {
 			r.out.Options[k], _ = v.str()
 		}
 	}
-	r.notModelled(z, "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients", "mics_shard_size", "use_multi_rank_bucket_allreduce_note")
-	r.quiet(z, "sub_group_size", "round_robin_gradients", "ignore_unused_parameters", "cpu_offload_use_pin_memory", "log_trace_cache_warnings", "memory_efficient_linear", "use_all_reduce_for_fetch_params", "leaf_module", "pipeline_loading_checkpoint", "override_module_apply")
+	r.notModelled(z, "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_nontrainable_weights", "zero_quantized_gradients", "mics_shard_size")
+	r.quiet(z, "sub_group_size", "gather_16bit_weights_on_model_save", "round_robin_gradients", "ignore_unused_parameters", "cpu_offload_use_pin_memory", "log_trace_cache_warnings", "memory_efficient_linear", "use_all_reduce_for_fetch_params", "leaf_module", "pipeline_loading_checkpoint", "override_module_apply")
 }
 
 // deepSpeedOptimizer names its optimizers as the field does.

@@ -27,7 +27,7 @@ func (r *reader) llamaFactory(n *node) {
 	for _, k := range []string{"packing", "neat_packing", "padding_free"} {
 		r.quiet(n, k)
 	}
-	r.words(FieldAttention, n, map[string]string{"auto": "sdpa", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash", "fa3": "flash"}, "flash_attn")
+	r.words(FieldAttention, n, map[string]string{"auto": "sdpa", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash", "fa3": "flash", "flash_attention_2": "flash"}, "flash_attn")
 	r.llamaFactoryMethod(n)
 	// It checkpoints unless told otherwise, with use_reentrant.
 	if off, said, v, key := r.flag(n, "disable_gradient_checkpointing"); said {
@@ -44,10 +44,10 @@ func (r *reader) llamaFactory(n *node) {
 	}
 	r.either(FieldKernels, n, "liger", "", "enable_liger_kernel")
 	r.either(FieldKernels, n, "unsloth", "", "use_unsloth")
-	r.notModelled(n, "use_badam", "use_apollo", "use_lora_only_note", "shift_attn", "mixture_of_depths", "use_llama_pro", "reward_model", "ref_model", "freeze_extra_modules",
-		"train_mm_proj_only", "use_muon_note", "moe_aux_loss_coef", "additional_target", "upcast_lmhead_output", "use_mca", "use_unsloth_gc", "use_kt", "pissa_init")
+	r.notModelled(n, "use_badam", "use_apollo", "shift_attn", "mixture_of_depths", "use_llama_pro", "reward_model", "ref_model", "freeze_extra_modules",
+		"train_mm_proj_only", "moe_aux_loss_coef", "additional_target", "upcast_lmhead_output", "use_mca", "use_unsloth_gc", "use_kt", "pissa_init")
 	r.quiet(n, "pref_beta", "pref_loss", "pref_ftx", "upcast_layernorm", "freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model", "quantization_device_map", "infer_backend", "infer_dtype",
-		"simpo_gamma", "ppo_epochs", "kto_chosen_weight", "kto_rejected_weight", "use_swanlab", "double_quantization", "quantization_method", "use_v1_kernels", "use_kv_cache", "image_max_pixels", "video_max_pixels", "create_new_adapter", "adapter_name_or_path", "enable_thinking", "val_size")
+		"simpo_gamma", "ppo_epochs", "kto_chosen_weight", "kto_rejected_weight", "use_swanlab", "double_quantization", "quantization_method", "use_v1_kernels", "use_kv_cache", "image_max_pixels", "video_max_pixels", "create_new_adapter", "adapter_name_or_path", "enable_thinking", "val_size", "max_samples", "sample_backend")
 	if v := n.get("use_muon"); v != nil {
 		r.either(FieldOptimizer, n, "muon", "", "use_muon")
 	}
@@ -63,12 +63,16 @@ func (r *reader) llamaFactory(n *node) {
 
 func (r *reader) llamaFactoryMethod(n *node) {
 	r.quantised(n)
-	kind := r.words(FieldMethod, n, map[string]string{"lora": "lora", "full": "full", "freeze": "frozen"}, "finetuning_type")
+	kind := r.words(FieldMethod, n, map[string]string{"lora": "lora", "full": "full", "freeze": "frozen", "oft": ""}, "finetuning_type")
 	if kind == "" {
 		if n.get("finetuning_type") == nil {
 			r.assume(FieldMethod, string(LoRA), "finetuning_type", "LLaMA-Factory FinetuningArguments: finetuning_type is lora")
 		}
 		kind = string(LoRA)
+	}
+	if v := n.get("finetuning_type"); v != nil && v.text == "oft" {
+		r.warn(WarnNotModelled, v, "finetuning_type", "oft")
+		r.put(FieldMethod, string(LoRA), "finetuning_type", v)
 	}
 	autocast := r.out.Settings[FieldAutocast]
 	switch kind {

@@ -93,9 +93,9 @@ func (r *reader) torchtune(n *node) {
 		r.number(FieldSeq, t, "max_seq_len")
 		markAll(t)
 	}
-	r.notModelled(n, "quantizer", "teacher_model", "ref_checkpointer", "enable_fp8_training", "tensor_parallel_plan_note")
-	r.quiet(n, "batch_size_val", "checkpointer", "tensor_parallel_plan", "clip_grad_norm", "metric_logger", "profiler", "dataset", "dataset_val", "log_level", "log_peak_memory_stats", "cudnn_deterministic_mode", "optimizer_state_note",
-		"data_parallel_replicate_dim", "fsdp_version_note", "save_adapter_weights_only", "low_cpu_ram", "fp8_recipe_name", "float8_recipe_name", "use_lora_note", "memory_efficient_fsdp_wrap", "lr_scheduler", "output_dir", "temp_dir", "name")
+	r.notModelled(n, "quantizer", "teacher_model", "ref_checkpointer", "enable_fp8_training")
+	r.quiet(n, "batch_size_val", "checkpointer", "tensor_parallel_plan", "clip_grad_norm", "metric_logger", "profiler", "dataset", "dataset_val", "log_level", "log_peak_memory_stats", "cudnn_deterministic_mode",
+		"data_parallel_replicate_dim", "save_adapter_weights_only", "low_cpu_ram", "fp8_recipe_name", "float8_recipe_name", "memory_efficient_fsdp_wrap", "lr_scheduler", "output_dir", "temp_dir", "name")
 }
 
 // torchtuneModel reads the builder of the model: the checkpoint's folder names

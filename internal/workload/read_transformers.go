@@ -1,7 +1,6 @@
 package workload
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 )
@@ -50,12 +49,12 @@ func (r *reader) trainingArguments(n *node) {
 		r.assume(FieldAutocast, "none", "bf16", "TrainingArguments: bf16 and fp16 are off")
 	}
 	r.use(n, "fp16")
-	r.notModelled(n, "fp16_full_eval", "bf16_full_eval_note")
+	r.notModelled(n, "fp16_full_eval")
 	r.quiet(n, "bf16_full_eval", "half_precision_backend", "fp16_opt_level", "fp16_backend")
 	if r.text(FieldOptimizer, n, "optim") == "" {
 		r.assume(FieldOptimizer, "adamw_torch_fused", "optim", "TrainingArguments: optim is adamw_torch_fused from torch 2.8 on")
 	}
-	r.notModelled(n, "optim_target_modules", "auto_find_batch_size", "ema", "torch_empty_cache_steps_note")
+	r.notModelled(n, "optim_target_modules", "auto_find_batch_size", "ema")
 	r.quiet(n, "optim_args", "torch_empty_cache_steps", "ddp_bucket_cap_mb")
 	r.either(FieldCheckpointing, n, "full", "none", "gradient_checkpointing")
 	r.either(FieldReentrant, n, "true", "false", "gradient_checkpointing_kwargs.use_reentrant")
@@ -358,6 +357,3 @@ func (r *reader) peft(n *node) {
 		markAll(n.child(k))
 	}
 }
-
-// formatCount writes a count for a warning.
-func formatCount(n int64) string { return fmt.Sprintf("%d", n) }

@@ -1,6 +1,7 @@
 package workload
 
 import (
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -174,6 +175,8 @@ type Statement struct {
 	Defaults []Default
 	Warnings []Warning
 	Kinds    []Kind
+	// Assumed are assumptions of the caller, which found the model.
+	Assumed []Assumption
 	// rank is the position of the source of each field; less counts more.
 	rank map[Field]int
 	// missing are files that were referred to and not found.
@@ -249,31 +252,24 @@ func (s *Statement) Says(fields ...Field) bool {
 	return slices.ContainsFunc(fields, func(f Field) bool { _, ok := s.Settings[f]; return ok })
 }
 
+// endings are what follows a model's name without changing its sizes.
+var endings = regexp.MustCompile(`(?i)-(hf|instruct|chat|it|pt|base|fp16|bf16|fp8|nf4|bnb|4bit|8bit|unsloth|\d{4}|safeguard)$`)
+
 // ModelNames are the names under which the model may be known: as it is written,
-// without what stands before it in a path, without the ending of a tuned one.
+// without what stands before it in a path, without the ending of a tuned one. A
+// flag is taken at its word.
 func (s *Statement) ModelNames() []string {
-	whole := s.Value(FieldModel)
-	var out []string
-	add := func(n string) {
-		if n != "" && !slices.Contains(out, n) {
-			out = append(out, n)
-		}
-	}
-	if s.Settings[FieldModel].Place != "" { // a flag is taken at its word
-		short := strings.TrimRight(whole, "/")
-		base := short[strings.LastIndexByte(short, '/')+1:]
-		add(short)
-		add(base)
-		for _, end := range []string{"-hf", "-fp16", "-bf16", "-bnb-4bit", "-unsloth", "-Instruct", "-instruct", "-chat", "-Chat", "-it", "-base", "-Base", "-pt"} {
-			base = strings.TrimSuffix(base, end)
-		}
-		add(base)
-	}
-	out = slices.DeleteFunc(out, func(n string) bool { return n == whole })
+	whole := strings.TrimRight(s.Value(FieldModel), "/")
+	out := []string{whole}
 	if s.Settings[FieldModel].Place == "" {
-		return []string{whole}
+		return out
 	}
-	return append(out, whole)
+	base := whole[strings.LastIndexByte(whole, '/')+1:]
+	for base != "" && !slices.Contains(out, base) {
+		out = append(out, base)
+		base = endings.ReplaceAllString(base, "")
+	}
+	return out
 }
 
 // Canonical writes a value in our terms where the field has another word for it:
