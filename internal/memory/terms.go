@@ -39,6 +39,8 @@ func Terms() []Term {
 		{"", "residual stream", "the hidden state between layers; under checkpointing, what is kept of each layer", "torch/utils/checkpoint.py"},
 		{"", "logits and loss", "logits, their float32 copy, the log-probabilities and their gradient", "transformers loss/loss_utils.py; aten/src/ATen/native/LossNLL.cpp"},
 		{"", "input batch", "tokens, labels, masks or images on the card", "transformers trainer.py: _prepare_inputs"},
+		{"", "multi-token prediction", "the further layers that predict later tokens, and what they keep", "megatron/core/transformer/multi_token_prediction.py"},
+		{Weights, "eight-bit copies of weights", "fp8 weights and their transposes, kept by Transformer Engine between micro-batches", "transformer_engine/pytorch/module/base.py: get_weight_workspace"},
 		{"", "other", "what belongs to none of these: clones of gradients, casts, bias sums", "torch/csrc/autograd/engine.cpp"},
 		{Activations, "received activations", "what the pipeline stage before sent", "megatron/core/pipeline_parallel/p2p_communication.py"},
 		{Temporaries, "optimizer step", "the step's own tensors: square roots of a whole group with foreach, none when fused", "torch/optim/adamw.py: _multi_tensor_adamw"},
