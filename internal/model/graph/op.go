@@ -179,7 +179,8 @@ func (g *Graph) Keeps(n *Node, old bool) Keeps {
 	case GELU, SiLU, Mish, HardSwish, HardSigmoid, Pow, Log, Abs, PReLU, HardTanh, LeakyReLU, SoftPlus:
 		k.Operands = []int{0}
 		if n.InPlace {
-			k.Result = n.Op == LeakyReLU
+			// Before torch 1.11 ReLU6 in place had a formula on its result.
+			k.Result = n.Op == LeakyReLU || old && n.Op == HardTanh
 			k.Operands = nil
 			if !k.Result { // the input is cloned before it is overwritten
 				extra(in(0).Class, in(0).Shape...)

@@ -47,3 +47,22 @@ func TestSavedActivationsAreThoseOfTorchvision(t *testing.T) {
 		}
 	}
 }
+
+// Before torch 1.11 the derivative of ReLU6 in place took its result; since then
+// the operand is cloned for it.
+func TestReLU6InPlaceByVersion(t *testing.T) {
+	s := Spec{Builder: "mobilenet_v2", Width: 1}
+	g, err := s.Build(Input{2, 224, 224})
+	if err != nil {
+		t.Fatal(err)
+	}
+	clones := int64(0)
+	for i := range g.Nodes {
+		if n := &g.Nodes[i]; n.Op == graph.HardTanh {
+			clones += 4 * g.Tensors[n.Out[0]].Elements()
+		}
+	}
+	if got := g.Saved(4, false) - g.Saved(4, true); got != clones || clones == 0 {
+		t.Errorf("torch since 1.11 keeps %d bytes more, want %d", got, clones)
+	}
+}
