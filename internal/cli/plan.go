@@ -33,7 +33,6 @@ type planCommand struct {
 	emitTo  string // the targets to write files for
 	gpuName string
 	count   int
-	warned  bool
 }
 
 func (a *app) planCommand() *cobra.Command {
@@ -154,10 +153,17 @@ func (p *planCommand) request() (*plan.Request, error) {
 	}
 	req := &plan.Request{Workload: wl, Batch: int(w.batch), Hardware: plan.HardwareOf(&cards.Card, cards.Count)}
 	p.gpuName, p.count = cards.Card.Name, cards.Count
-	if p.host != "" {
+	switch {
+	case p.host != "":
 		if req.Hardware.Host, err = units.ParseBytes(p.host); err != nil {
 			return nil, fmt.Errorf("--host-memory: %w", err)
 		}
+	case !any: // the host of cards that are not chosen yet is not known
+		machines, err := cloud.Published()
+		if err != nil {
+			return nil, err
+		}
+		req.Hardware.AssumeHost(machines)
 	}
 	if req.Headroom, err = share(p.headroom); err != nil {
 		return nil, err
@@ -172,25 +178,8 @@ func (p *planCommand) request() (*plan.Request, error) {
 	if err != nil {
 		return nil, err
 	}
-	req.Judge = p.guarded(engine)
+	req.Judge, req.Quick = engine.Estimate, engine.Quick
 	return req, nil
-}
-
-// guarded is the engine with a net: where it fails on a setting that nobody has
-// tried, the plan goes by the closed form and says so.
-func (p *planCommand) guarded(engine *memory.Engine) plan.Judge {
-	return func(w *workload.Workload) (est *memory.Estimate, err error) {
-		defer func() {
-			if r := recover(); r != nil {
-				err = fmt.Errorf("the engine failed: %v", r)
-				if !p.warned {
-					p.warned = true
-					fmt.Fprintf(p.Err, "unoom: %s: %s\n", p.msgs.Text("warning"), p.say("engine_failed", string(w.Framework), r))
-				}
-			}
-		}()
-		return engine.Estimate(w)
-	}
 }
 
 // share reads "5%" or "0.05".

@@ -38,7 +38,11 @@ func (c *planCommand) printBest(p *text.Printer, r *plan.Result, b *plan.Plan) {
 	if r.Present.Fits && len(b.Steps) == 0 {
 		head = "already"
 	}
-	p.Para(0, text.Style(text.Good, c.say(head, b.Need.Device.Mid, r.Capacity, c.gpus(b.Choice.GPUs), c.seconds(b.Time.Mid))))
+	args := []any{b.Need.Device.Mid, r.Capacity, c.gpus(b.Choice.GPUs), c.seconds(b.Time.Mid)}
+	if b.Need.Host > 0 {
+		head, args = head+"_host", append(args, b.Need.Host)
+	}
+	p.Para(0, text.Style(text.Good, c.say(head, args...)))
 	p.Blank()
 	t := &text.Table{Indent: 2}
 	row := func(id, value string) { t.Row(text.Style(text.Faint, c.say(id)), value) }
@@ -53,7 +57,7 @@ func (c *planCommand) printBest(p *text.Printer, r *plan.Result, b *plan.Plan) {
 	}
 	row("row_memory", c.say("memory", b.Need.Device, fmt.Sprintf("%.1f", 100*b.Headroom(r.Capacity)), c.phase(b.Need.Phase)))
 	if b.Need.Host > 0 {
-		row("row_host", c.say("host", b.Need.Host))
+		row("row_host", c.hostMemory(r, b))
 	}
 	timed := "time"
 	if !r.Tokens() {
@@ -62,6 +66,17 @@ func (c *planCommand) printBest(p *text.Printer, r *plan.Result, b *plan.Plan) {
 	row("row_time", c.say(timed, c.seconds(b.Time.Mid), c.seconds(b.Time.Low), c.seconds(b.Time.High), c.thousands(b.Time.TokensPerSecond())))
 	row("row_stacks", joinTargets(b.Targets))
 	p.Table(t)
+}
+
+// hostMemory is what a plan keeps in host memory, of what there is.
+func (c *planCommand) hostMemory(r *plan.Result, b *plan.Plan) string {
+	switch {
+	case r.Host == 0:
+		return c.say("host", b.Need.Host)
+	case r.HostAssumed:
+		return c.say("host_assumed", b.Need.Host, r.Host)
+	}
+	return c.say("host_of", b.Need.Host, r.Host)
 }
 
 func (c *planCommand) gpus(n int) string {
@@ -258,11 +273,16 @@ func (c *planCommand) printNoPlan(p *text.Printer, r *plan.Result) {
 func (c *planCommand) need(n *plan.Need) string {
 	ch := &n.Choice
 	tail := c.say("need_tail", n.Peak, c.seconds(n.Time))
+	if n.Host > 0 && n.Kind != plan.NeedHost {
+		tail = c.say("need_tail_host", n.Peak, c.seconds(n.Time), n.Host)
+	}
 	switch n.Kind {
 	case plan.NeedGPUs:
 		return c.say("need_more_gpus", n.GPUs, n.GPU, ch.LayoutName()) + " " + tail
 	case plan.NeedBigger:
 		return c.say("need_bigger_gpu", n.GPUs, n.GPU) + " " + tail
+	case plan.NeedHost:
+		return c.say("need_host", n.Host) + " " + tail
 	case plan.NeedOptimizer:
 		return c.say("need_optimizer", string(ch.Optimizer)) + " " + tail
 	case plan.NeedPrecision:

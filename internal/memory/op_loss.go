@@ -1,5 +1,7 @@
 package memory
 
+import "unoom/internal/workload"
+
 // crossEntropy is F.cross_entropy on logits of n rows: log_softmax keeps its
 // output, the logits themselves are not saved.
 // Source: derivatives.yaml, _log_softmax and nll_loss_forward.
@@ -20,6 +22,15 @@ func (x *machine) crossEntropy(logits, labels tensor, rows, vocab int64) tensor 
 	loss := x.op(1, d, []tensor{logp}, []tensor{logp, labels}, false, func(f *frame) { f.send(0, f.x.make(n, d)) })
 	x.drop(logp)
 	return loss
+}
+
+// lossPieces is into how many pieces the logits are cut: 8 where nobody said.
+// Source: torchtitan components/loss.py; torchtune modules/loss/ce_chunked_output_loss.py.
+func lossPieces(w *workload.Workload) int64 {
+	if n := w.Kernels.ChunkedLoss; n > 0 {
+		return n
+	}
+	return 8
 }
 
 // chunkedCrossEntropy is cross_entropy on pieces of the logits, each cast to

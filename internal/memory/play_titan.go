@@ -152,7 +152,7 @@ func (t *titan) loss(pred, labels tensor) tensor {
 		x.drop(up)
 		return l
 	}
-	return x.chunkedCrossEntropy(pred, labels, t.tokens(), vocab, t.w.Kernels.ChunkedLoss)
+	return x.chunkedCrossEntropy(pred, labels, t.tokens(), vocab, lossPieces(t.w))
 }
 
 // headChunks is how many pieces the head and the loss run on.

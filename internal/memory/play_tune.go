@@ -167,7 +167,7 @@ func (t *tune) loss(h, labels tensor) tensor {
 		x.drop(up)
 		return l
 	}
-	chunks := t.w.Kernels.ChunkedLoss
+	chunks := lossPieces(t.w)
 	each := ceilDiv(t.tokens(), chunks)
 	var sizes []int64
 	for left := t.tokens(); left > 0; left -= each {

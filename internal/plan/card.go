@@ -1,6 +1,8 @@
 package plan
 
 import (
+	"slices"
+
 	"unoom/internal/cloud"
 	"unoom/internal/gpu"
 	"unoom/internal/speed"
@@ -74,4 +76,25 @@ func archOf(name string) speed.Arch {
 		return speed.CDNA3
 	}
 	return speed.OtherArch
+}
+
+// workstationHost is the host memory assumed for a card that no cloud has, for
+// each of them: what a workstation with one or two such cards is sold with.
+const workstationHost = 64 * units.GiB
+
+// AssumeHost sets the host memory of each card where nobody stated it: the
+// median of the machines with such cards that can be rented. A plan that lives
+// in host memory has to be one that a machine can hold.
+func (h *Hardware) AssumeHost(machines []cloud.Machine) {
+	var seen []float64
+	for i := range machines {
+		if m := &machines[i]; m.GPU == h.Name && m.GPUs > 0 {
+			seen = append(seen, m.RAMGiB/float64(m.GPUs))
+		}
+	}
+	h.Host, h.HostAssumed = workstationHost, true
+	if len(seen) > 0 {
+		slices.Sort(seen)
+		h.Host = units.FromGiB(seen[len(seen)/2])
+	}
 }

@@ -5,7 +5,7 @@ package plan
 // cannot play the run.
 func ClosedForm(req *Request) (Judgement, error) {
 	r := *req
-	r.Judge = nil
+	r.Judge, r.Quick = nil, nil
 	p, err := newPlanner(&r)
 	if err != nil {
 		return Judgement{}, err

@@ -8,9 +8,9 @@ import (
 
 // A form is the closed form of memory that the search prunes with: the peak of
 // the most loaded accelerator in one pass over a few runs of layers, without
-// playing the operations. The engine of package memory decides about what the
-// search finds; the form only has to order settings as the engine does, within
-// a few per cent (TestFormAgreesWithTheEngine).
+// playing the operations. The engine of package memory corrects it for each kind
+// of setting (measured.go) and decides; the form only has to order settings of
+// one kind as the engine does (TestFormAgreesWithTheEngine).
 //
 // Sources of the coefficients: the rules of autograd's derivatives.yaml applied
 // to the blocks of transformers, Megatron and torchtitan; Korthikanti et al.,
@@ -438,8 +438,8 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 		switch c.Loss {
 		case ChunkedLoss:
 			logits = tokens * (w*vocab + 7*vocab/8)
-			if titan { // the float32 pieces and their gradients are kept to be joined
-				logits = tokens * 12 * vocab
+			if titan {
+				logits = tokens * 12 * vocab / titanPieces
 			}
 		case FusedLoss:
 			if mega {
@@ -454,7 +454,7 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 		default:
 			logits = tokens * 12 * vocab
 			if titan {
-				logits = tokens * 16 * vocab
+				logits = tokens * 12 * vocab / titanPieces
 			}
 			if mega { // logits, and probabilities in float32 that are worked on in place
 				logits = tokens * 6 * vocab
@@ -505,6 +505,10 @@ func (f *form) stage(c *Choice, fm formats, layers, ends, matmul, linearSum, uni
 	worst.total = worst.static + worst.active + worst.outside
 	return worst
 }
+
+// titanPieces is in how many pieces torchtitan computes head and loss.
+// Source: torchtitan components/loss.py, ChunkedCELoss, since April 2026.
+const titanPieces = 8
 
 // communicators is what NCCL allocates for the groups of a choice.
 //

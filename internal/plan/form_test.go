@@ -36,7 +36,7 @@ func TestFormAgreesWithTheEngine(t *testing.T) {
 		if w.Model, err = catalogue.Named(w.Name, model.Options{}); err != nil {
 			t.Fatal(err)
 		}
-		est, err := fullest(engine.Estimate, w)
+		est, err := engine.Estimate(asMegatron(w))
 		if err != nil {
 			t.Logf("%s %s: %v", w.Name, w.Framework, err)
 			continue

@@ -58,7 +58,7 @@ func Choose(req *Request, m *Market) (*Offers, error) {
 	for i := range m.Kinds {
 		h := m.Kinds[i]
 		if req.Hardware.Host > 0 {
-			h.Host = req.Hardware.Host
+			h.Host, h.HostAssumed = req.Hardware.Host, req.Hardware.HostAssumed
 		}
 		if !suits(&h, req) {
 			continue
@@ -139,7 +139,7 @@ func suits(h *Hardware, req *Request) bool {
 // closed forms alone, 0 if none fits.
 func scan(req *Request, h Hardware) (float64, error) {
 	quick := *req
-	quick.Judge, quick.Hardware = nil, h
+	quick.Judge, quick.Quick, quick.Hardware = nil, nil, h
 	p, err := newPlanner(&quick)
 	if err != nil {
 		return 0, err
@@ -201,7 +201,7 @@ func Bigger(req *Request, kinds []Hardware) (*Hardware, error) {
 	})
 	for i := range kinds {
 		h := kinds[i]
-		h.Host = req.Hardware.Host
+		h.Host, h.HostAssumed = req.Hardware.Host, req.Hardware.HostAssumed
 		if float64(h.Capacity) < 1.05*float64(req.Hardware.Capacity) || !suits(&h, req) {
 			continue
 		}

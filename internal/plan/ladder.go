@@ -185,7 +185,7 @@ func (p *planner) ladder(to *Choice) []Step {
 		peak, time float64
 	}
 	cur := p.base
-	form := func() float64 { return p.space.form.peak(&cur).total }
+	form := func() float64 { return p.ask(&cur).total }
 	stops := []stop{{peak: form(), time: p.space.time(&cur)}}
 	for _, m := range p.moves() {
 		before := cur.Micro

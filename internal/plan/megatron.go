@@ -3,28 +3,9 @@ package plan
 import (
 	"strconv"
 
-	"unoom/internal/memory"
 	"unoom/internal/model"
 	"unoom/internal/workload"
 )
-
-// fullest is the estimate of the rank that needs most. Of a pipeline the first
-// rank has the most micro-batches under way and the last one the head; the
-// engine plays one rank.
-func fullest(judge Judge, w *workload.Workload) (*memory.Estimate, error) {
-	w = asMegatron(w)
-	est, err := judge(w)
-	if err != nil || w.Parallel.Pipeline <= 1 || w.Parallel.Rank != "" {
-		return est, err
-	}
-	first := w.Clone()
-	first.Parallel.Rank = "first"
-	other, err := judge(first)
-	if err == nil && other.Allocated.Mid > est.Allocated.Mid {
-		est = other
-	}
-	return est, err
-}
 
 // asMegatron writes a workload with a network of another library as Megatron's
 // arguments would, which is what the engine plays for it: the network with fused

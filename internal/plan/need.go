@@ -17,6 +17,7 @@ const (
 	NeedSequence  NeedKind = "sequence"      // --allow sequence
 	NeedHeadroom  NeedKind = "less_headroom" // a smaller --headroom
 	NeedTarget    NeedKind = "target"        // another stack
+	NeedHost      NeedKind = "host_memory"   // more memory of the host
 )
 
 // A Need is what would make an impossible request possible.
@@ -30,6 +31,7 @@ type Need struct {
 	Peak   units.Bytes // what the setting then takes of a card
 	Time   float64     // microseconds of a step
 	Target Target      // the stack it is written for
+	Host   units.Bytes // in host memory, for each accelerator
 }
 
 // needs looks for the nearest requests that can be answered: more of the same
@@ -42,7 +44,8 @@ func (p *planner) needs() []Need {
 			return false
 		}
 		c := list[0].Choice
-		out = append(out, Need{Kind: k, GPUs: count, GPU: p.req.Hardware.Name, Choice: c, Peak: p.judge(&c).Device.High, Time: list[0].time, Target: p.stackOf(s, &c)})
+		j := p.judge(&c)
+		out = append(out, Need{Kind: k, GPUs: count, GPU: p.req.Hardware.Name, Choice: c, Peak: j.Device.High, Time: list[0].time, Target: p.stackOf(s, &c), Host: j.Host})
 		return true
 	}
 	count := p.req.Hardware.Count
@@ -65,6 +68,11 @@ func (p *planner) needs() []Need {
 		}
 	}
 	s := base
+	if s.host > 0 && s.offload {
+		s.host = 0
+		found(NeedHost, &s, count)
+		s = base
+	}
 	s.optimizers = []Optimizer{AdamW8bit, Adafactor}
 	found(NeedOptimizer, &s, count)
 	tokens := base.shape.image == nil

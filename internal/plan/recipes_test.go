@@ -3,7 +3,6 @@ package plan
 import (
 	"encoding/csv"
 	"flag"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
@@ -117,19 +116,10 @@ func TestPublishedRecipes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var judge Judge = func(w *workload.Workload) (est *memory.Estimate, err error) {
-		defer func() {
-			if r := recover(); r != nil {
-				t.Logf("the engine fails on %s under %s: %v", w.Name, w.Framework, r)
-				err = fmt.Errorf("the engine failed: %v", r)
-			}
-		}()
-		return engine.Estimate(w)
-	}
 	outcomes := map[string]int{}
 	for i, r := range recipes(t) {
 		outcomes[r.outcome]++
-		judge := judge
+		judge := Judge(engine.Estimate)
 		if !*every && i%10 != 0 {
 			judge = nil
 		}

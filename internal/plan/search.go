@@ -15,6 +15,8 @@ type space struct {
 	device *speed.Device
 	form   *form
 	consts *speed.Constants
+	// measured is how the closed form is corrected, by what the engine said.
+	measured map[kind]float64
 
 	batch   int // samples of a step, exactly
 	gpus    []int
@@ -273,7 +275,7 @@ func (s *space) explore(f *front, c Choice) {
 	tightest := c
 	s.setMicro(&tightest, micros[0])
 	tightest.Recompute, tightest.Layers = RecomputeFull, per
-	least := s.form.peak(&tightest)
+	least := s.need(&tightest)
 	if !s.fits(&least) {
 		return
 	}
@@ -304,7 +306,7 @@ func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 		if !s.able(&c, per) {
 			return true
 		}
-		n := s.form.peak(&c)
+		n := s.need(&c)
 		if !s.fits(&n) {
 			return false
 		}
@@ -320,7 +322,7 @@ func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 	}
 	full := c
 	full.Recompute, full.Layers = RecomputeFull, per
-	least := s.form.peak(&full)
+	least := s.need(&full)
 	if f.dominated(quickest, least.total) {
 		return
 	}
@@ -339,7 +341,7 @@ func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 	for lo < hi {
 		mid := (lo + hi) / 2
 		c.Recompute, c.Layers = RecomputeFull, mid
-		if n := s.form.peak(&c); s.fits(&n) {
+		if n := s.need(&c); s.fits(&n) {
 			hi = mid
 		} else {
 			lo = mid + 1

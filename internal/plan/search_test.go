@@ -6,6 +6,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"unoom/internal/memory"
 	"unoom/internal/model"
 	"unoom/internal/speed"
 )
@@ -189,8 +190,8 @@ func TestSearchFindsWhatBruteForceFinds(t *testing.T) {
 	})
 }
 
-// The search of a whole space, without the engine: 8 accelerators in less than
-// 100 ms, 1,024 in less than a second on one core.
+// A plan over the whole space, with the engine's answers: 8 accelerators in less
+// than 100 ms, 1,024 in less than a second on one core.
 func BenchmarkPlan8GPUs(b *testing.B) {
 	benchmarkPlan(b, decoder(b, 32, 4096, 32, 8, 14336, 128256), 8, 128, Allow{})
 }
@@ -212,13 +213,20 @@ func BenchmarkPlan4096GPUs(b *testing.B) {
 }
 
 func benchmarkPlan(b *testing.B, m *model.Model, n, batch int, allow Allow) {
+	engine, err := memory.New()
+	if err != nil {
+		b.Fatal(err)
+	}
 	w := hfWorkload(m, 1, int64(max(1, batch/n)), 8192, int64(n))
-	req := &Request{Workload: w, Batch: batch, Hardware: h100s(n), Headroom: 0.05, Allow: allow}
+	req := &Request{Workload: w, Batch: batch, Hardware: h100s(n), Headroom: 0.05, Allow: allow, Judge: engine.Estimate, Quick: engine.Quick}
 	b.ReportAllocs()
+	var r *Result
 	for b.Loop() {
-		r, err := Make(req)
+		r, err = Make(req)
 		if err != nil || len(r.Plans) == 0 {
 			b.Fatal("no plan", err)
 		}
 	}
+	b.ReportMetric(float64(r.planner.looks), "looks")
+	b.ReportMetric(float64(r.Judged), "estimates")
 }

@@ -52,14 +52,14 @@ func (r *Result) Explain() Why {
 	w := Why{Micro: c.Micro, Accumulation: c.Accumulation, Padded: p.req.Workload.Padded, MultiRank: c.Data > 1}
 	more, other := c, c
 	more.Micro = c.Micro * 2
-	// The closed form gives the slope: a difference of two peaks of the engine
-	// may jump by a segment of the allocator.
-	a, b := p.space.form.peak(&c), p.space.form.peak(&more)
-	w.Sample = units.Bytes((b.total - a.total) / float64(c.Micro))
+	// The quick answers give the slope: a difference of two peaks with the allocator
+	// may jump by a segment.
+	a, b := p.ask(&c).total, p.ask(&more).total
+	w.Sample = units.Bytes((b - a) / float64(c.Micro))
 	if p.space.shape.image == nil {
 		w.Token = w.Sample / units.Bytes(max(c.Seq, 1))
 	}
-	w.Fixed = units.Bytes(a.static + a.outside)
+	w.Fixed = units.Bytes(a - float64(w.Sample)*float64(c.Micro))
 	per := func(c *Choice) float64 { return p.space.time(c) / float64(c.Batch()) }
 	w.MicroTime = per(&c)
 	w.Other = max(1, c.Micro/2)
@@ -74,8 +74,7 @@ func (r *Result) Explain() Why {
 	none.Recompute, none.Layers = RecomputeNone, 0
 	full.Recompute, full.Layers = RecomputeFull, p.space.layersOfRank(&c)
 	none.OffloadActivations, full.OffloadActivations = false, false
-	n, f := p.space.form.peak(&none), p.space.form.peak(&full)
-	w.RecomputeSaves = units.Bytes(n.total - f.total)
+	w.RecomputeSaves = units.Bytes(p.ask(&none).total - p.ask(&full).total)
 	w.RecomputeSlowdown = p.space.time(&full) / p.space.time(&none)
 	if old := r.Present.Choice.Batch(); old != r.Batch {
 		ratio := float64(r.Batch) / float64(old)
