@@ -23,7 +23,8 @@ func writeAccelerate(s *sheet) ([]File, error) {
 		}
 		return nil, s.cannot("checkpointing")
 	}
-	s.say("vpp", "sequence-parallel")
+	s.say("vpp")
+	sequenceNote(s)
 	nodes, _, err := s.layout()
 	if err != nil {
 		return nil, err
@@ -119,7 +120,11 @@ func acceleratePrecision(s *sheet, o *object) error {
 		if w.FP8 != workload.NoFP8 {
 			return s.cannot("fp8")
 		}
-		return nil // the DeepSpeed file has it
+		if w.Precision == workload.FP32 { // else the DeepSpeed file has it
+			s.said["dtype"] = false
+			s.omit("dtype", "emit_note_load_dtype", n.load)
+		}
+		return nil
 	}
 	switch w.FP8 {
 	case workload.NoFP8:

@@ -24,7 +24,8 @@ func writeAxolotl(s *sheet) ([]File, error) {
 	if err := axolotlLimits(s); err != nil {
 		return nil, err
 	}
-	s.say("vpp", "sequence-parallel")
+	s.say("vpp")
+	sequenceNote(s)
 	var o object
 	o.set("base_model", s.repository())
 	o.set("datasets", []object{{{"path", "REPLACE/with-your-data"}, {"type", "alpaca"}}})
@@ -75,7 +76,7 @@ func writeAxolotl(s *sheet) ([]File, error) {
 		return nil, err
 	}
 	if w.Checkpointing == workload.FullCheckpoint {
-		if fsdp := w.Sharding == workload.FSDP || w.Sharding == workload.FSDP2; !fsdp {
+		if fsdp := usesFSDP(w); !fsdp {
 			o.set("gradient_checkpointing", true)
 			reentrant := w.Reentrant != nil && *w.Reentrant
 			o.set("gradient_checkpointing_kwargs", object{{"use_reentrant", reentrant}})
@@ -115,11 +116,13 @@ func writeAxolotl(s *sheet) ([]File, error) {
 
 // axolotlLimits refuses the combinations that Axolotl refuses.
 // Source: axolotl utils/schemas/validation.py, integrations/liger/args.py,
-// integrations/cut_cross_entropy/args.py.
+// integrations/cut_cross_entropy/args.py; utils/config/__init__.py, torch_dtype.
 func axolotlLimits(s *sheet) error {
 	w := s.w
 	k := &w.Kernels
 	switch {
+	case autocast(w) && w.Base == workload.NotQuantised && !usesDeepSpeed(w) && (w.Method.Adapted() || !usesFSDP(w)):
+		return s.cannot("dtype") // bf16 and fp16 load the weights in 16 bits; FSDP makes trained ones float32
 	case w.Parallel.Context > 1 && w.Attention != workload.Flash: // ring attention is flash's
 		return s.cannot("attention")
 	case w.Parallel.Tensor > 1 && (w.Loss == workload.LossLiger || k.FusedNorm == "liger"):

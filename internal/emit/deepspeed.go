@@ -40,7 +40,8 @@ func deepSpeedConfig(s *sheet, reader string) (object, error) {
 			return nil, err
 		}
 	}
-	s.say("vpp", "sequence-parallel")
+	s.say("vpp")
+	sequenceNote(s)
 	stage := 0
 	switch w.Sharding {
 	case workload.ZeRO1:
@@ -60,19 +61,21 @@ func deepSpeedConfig(s *sheet, reader string) (object, error) {
 	o.set("gradient_accumulation_steps", max(w.Accumulation, 1))
 	s.say("micro-batch", "accum")
 	switch w.Precision {
-	case workload.BF16:
+	case workload.BF16, workload.AMPBF16:
 		o.set("bf16", object{{"enabled", true}})
-	case workload.FP16:
+	case workload.FP16, workload.AMPFP16:
 		// 0 is dynamic loss scaling
 		o.set("fp16", object{{"enabled", true}, {"loss_scale", 0}, {"initial_scale_power", 16}})
-	case workload.AMPBF16, workload.AMPFP16:
-		// DeepSpeed keeps its own float32 copy of 16-bit weights: with stage 0 that
-		// is autocast's cost, with the others it shards the copy.
-		if w.Precision == workload.AMPBF16 {
-			o.set("bf16", object{{"enabled", true}})
-		} else {
-			o.set("fp16", object{{"enabled", true}, {"loss_scale", 0}, {"initial_scale_power", 16}})
+	default:
+		if alone {
+			s.omit("dtype", "emit_note_load_dtype", "float32")
 		}
+	}
+	// Where autocast would keep float32 weights, DeepSpeed keeps 16-bit ones and
+	// their float32 copy in the optimizer, which it shards.
+	if autocast(w) {
+		s.said["dtype"] = false
+		s.omit("dtype", "emit_note_deepspeed_copy")
 	}
 	s.say("dtype")
 	var z object

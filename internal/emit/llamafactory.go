@@ -20,6 +20,11 @@ func writeLLaMAFactory(s *sheet) ([]File, error) {
 	if w.Checkpointing == workload.Selective {
 		return nil, s.cannot("checkpointing")
 	}
+	// Frozen weights are loaded in 16 bits, in the dtype of autocast or that of the
+	// repository. Source: src/llamafactory/model/patcher.py, patch_config.
+	if w.Method.Adapted() && (w.Precision == workload.FP32 || autocast(w) && w.Base == workload.NotQuantised) {
+		return nil, s.cannot("dtype")
+	}
 	s.say("vpp", "sequence-parallel")
 	var o object
 	o.set("model_name_or_path", s.repository())
@@ -39,9 +44,9 @@ func writeLLaMAFactory(s *sheet) ([]File, error) {
 	if err := llamaFactoryMethod(s, &o); err != nil {
 		return nil, err
 	}
-	switch fsdp := w.Sharding == workload.FSDP || w.Sharding == workload.FSDP2; {
-	case n.load == "bfloat16" && !w.Method.Adapted() && !usesDeepSpeed(w) && w.Options["upcast"] != "fp32":
-		o.set("pure_bf16", true) // the weights stay in bfloat16
+	switch fsdp := usesFSDP(w); {
+	case n.load == "bfloat16" && (fsdp || !w.Method.Adapted()) && !usesDeepSpeed(w) && w.Options["upcast"] != "fp32":
+		o.set("pure_bf16", true) // the weights are loaded and stay in bfloat16
 		o.set("bf16", !fsdp)
 	default:
 		o.set("bf16", n.bf16)
@@ -83,7 +88,7 @@ func writeLLaMAFactory(s *sheet) ([]File, error) {
 		return nil, s.cannot("shard")
 	}
 	full := w.Checkpointing == workload.FullCheckpoint
-	fsdp := w.Sharding == workload.FSDP || w.Sharding == workload.FSDP2
+	fsdp := usesFSDP(w)
 	// It checkpoints unless told otherwise.
 	o.set("disable_gradient_checkpointing", !full || fsdp)
 	if full {

@@ -81,7 +81,7 @@ func writePyTorch(s *sheet) ([]File, error) {
 	case workload.ZeRO2, workload.ZeRO3, workload.DataParallel:
 		return nil, s.cannot("sharding")
 	}
-	fsdp := w.Sharding == workload.FSDP || w.Sharding == workload.FSDP2
+	fsdp := usesFSDP(w)
 	if w.Offload != workload.NoOffload && w.Offload != "" && w.Offload != workload.OffloadActivations && !(fsdp && w.Offload == workload.OffloadParams) {
 		return nil, s.cannot("offload")
 	}

@@ -173,6 +173,15 @@ func (s *sheet) refuse(names ...string) error {
 	return nil
 }
 
+// sequenceNote accounts for sequence parallelism where a stack splits matrices
+// alone.
+func sequenceNote(s *sheet) {
+	if s.w.Parallel.Tensor > 1 {
+		s.omit("sequence-parallel", "emit_note_sequence")
+	}
+	s.say("sequence-parallel") // nothing without tensor parallelism
+}
+
 // text translates, or returns the id where nothing translates.
 func (s *sheet) text(id string, args ...any) string {
 	if s.job.Text == nil {

@@ -25,7 +25,7 @@ type numbers struct {
 func hfNumbers(s *sheet) (numbers, error) {
 	w := s.w
 	s.say("dtype")
-	fsdp := w.Sharding == workload.FSDP || w.Sharding == workload.FSDP2
+	fsdp := usesFSDP(w)
 	deepspeed := usesDeepSpeed(w)
 	switch w.Precision {
 	case workload.AMPBF16:
@@ -48,6 +48,16 @@ func hfNumbers(s *sheet) (numbers, error) {
 	return numbers{load: "float32"}, nil
 }
 
+func usesFSDP(w *workload.Workload) bool {
+	return w.Sharding == workload.FSDP || w.Sharding == workload.FSDP2
+}
+
+// autocast reports whether weights are kept in float32 and cast for each
+// operation.
+func autocast(w *workload.Workload) bool {
+	return w.Precision == workload.AMPBF16 || w.Precision == workload.AMPFP16
+}
+
 func usesDeepSpeed(w *workload.Workload) bool {
 	switch w.Sharding {
 	case workload.ZeRO1, workload.ZeRO2, workload.ZeRO3:
@@ -65,7 +75,7 @@ func hfOptimizer(s *sheet) (string, error) {
 	switch name {
 	case "", "adam", "adamw", "adamw_torch", "adamw_torch_fused", "adamw_hf", "torch_adamw":
 		name = "adamw_torch"
-		if o.Impl == "fused" || strings.HasSuffix(o.Name, "fused") {
+		if o.Impl == "fused" || o.Impl == "" && strings.HasSuffix(o.Name, "fused") {
 			name = "adamw_torch_fused"
 		}
 		if o.Impl != "loop" {
@@ -160,8 +170,13 @@ func liger(s *sheet) object {
 	return o
 }
 
-// ligerWhole says that a switch turns all of liger-kernel's parts on.
+// ligerWhole says that a switch turns all of liger-kernel's parts on, also those
+// that the workload leaves alone.
 func ligerWhole(s *sheet) {
+	if s.w.Loss != workload.LossLiger {
+		s.said["loss"] = false
+		s.omit("loss", "emit_note_liger_whole")
+	}
 	for _, name := range []string{"loss", "norm-kernel", "rope-kernel", "mlp-kernel"} {
 		if s.value(name) == "liger" {
 			s.said[name] = false
@@ -249,7 +264,7 @@ func writeTransformers(s *sheet) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	fsdp := w.Sharding == workload.FSDP || w.Sharding == workload.FSDP2
+	fsdp := usesFSDP(w)
 	if w.Checkpointing == workload.FullCheckpoint {
 		s.omit("checkpointed-layers", "emit_note_layers")
 		if !fsdp { // there it is the sharding's own

@@ -75,6 +75,13 @@ func (r *reader) llamaFactoryMethod(n *node) {
 		r.put(FieldMethod, string(LoRA), "finetuning_type", v)
 	}
 	autocast := r.out.Settings[FieldAutocast]
+	// Trained weights are turned into float32 unless pure_bf16, ZeRO-3 or FSDP.
+	if pure, _, v, key := r.flag(n, "pure_bf16"); pure {
+		r.put(FieldWeights, "bf16", key, v)
+		if autocast.Value == "" { // it computes in the weights' dtype
+			r.put(FieldAutocast, "none", key, v)
+		}
+	}
 	switch kind {
 	case "lora":
 		if _, said := r.number(FieldRank, n, "lora_rank"); !said {
@@ -93,14 +100,6 @@ func (r *reader) llamaFactoryMethod(n *node) {
 		if v, key := r.use(n, "freeze_trainable_layers"); v != nil {
 			s, _ := v.str()
 			r.warn(WarnNotModelled, v, key, s)
-		}
-	default:
-		// Trained weights are turned into float32 unless pure_bf16, ZeRO-3 or FSDP.
-		if pure, _, v, key := r.flag(n, "pure_bf16"); pure {
-			r.put(FieldWeights, "bf16", key, v)
-			if autocast.Value == "" {
-				r.put(FieldAutocast, "bf16", key, v)
-			}
 		}
 	}
 	for _, k := range []string{"lora_rank", "lora_dropout", "lora_target", "use_dora", "pure_bf16", "freeze_trainable_layers", "freeze_trainable_modules"} {
