@@ -121,8 +121,7 @@ func acceleratePrecision(s *sheet, o *object) error {
 			return s.cannot("fp8")
 		}
 		if w.Precision == workload.FP32 { // else the DeepSpeed file has it
-			s.said["dtype"] = false
-			s.omit("dtype", "emit_note_load_dtype", n.load)
+			s.instead("dtype", "emit_note_load_dtype", n.load)
 		}
 		return nil
 	}
@@ -144,8 +143,7 @@ func acceleratePrecision(s *sheet, o *object) error {
 	}
 	// YAML reads a bare no as false; accelerate wants the word.
 	o.set("mixed_precision", raw(quote(mixed)))
-	s.said["dtype"] = false
-	s.omit("dtype", "emit_note_load_dtype", n.load)
+	s.instead("dtype", "emit_note_load_dtype", n.load)
 	return nil
 }
 

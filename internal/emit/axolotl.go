@@ -39,7 +39,7 @@ func writeAxolotl(s *sheet) ([]File, error) {
 	o.set("micro_batch_size", w.MicroBatch)
 	o.set("gradient_accumulation_steps", max(w.Accumulation, 1))
 	o.set("num_epochs", int64(1))
-	o.set("learning_rate", 1e-5)
+	o.set("learning_rate", learningRate)
 	s.say("seq", "micro-batch", "accum", "padded")
 	n, err := hfNumbers(s)
 	if err != nil {
@@ -87,8 +87,8 @@ func writeAxolotl(s *sheet) ([]File, error) {
 	}
 	if w.Offload == workload.OffloadActivations && w.Checkpointing == workload.FullCheckpoint {
 		o.set("activation_offloading", true)
-		s.said["offload"] = true
-		s.notes = slices.DeleteFunc(s.notes, func(n note) bool { return n.name == "offload" })
+		s.unsay("offload")
+		s.say("offload")
 	}
 	if w.Compile {
 		o.set("torch_compile", true)
@@ -111,7 +111,7 @@ func writeAxolotl(s *sheet) ([]File, error) {
 	s.omit("gpus", "emit_note_gpus_launcher", "axolotl train axolotl.yaml")
 	s.omit("alloc-conf", "emit_note_export", "PYTORCH_CUDA_ALLOC_CONF="+w.AllocConf)
 	s.omit("bucket-view", "emit_note_bucket_view")
-	return append([]File{{Name: "axolotl.yaml", Data: []byte(s.comment("#") + yamlOf(o, 0))}}, files...), nil
+	return append([]File{{Name: "axolotl.yaml", Data: []byte(s.comment("#") + s.yours() + yamlOf(o, 0))}}, files...), nil
 }
 
 // axolotlLimits refuses the combinations that Axolotl refuses.

@@ -74,8 +74,7 @@ func deepSpeedConfig(s *sheet, reader string) (object, error) {
 	// Where autocast would keep float32 weights, DeepSpeed keeps 16-bit ones and
 	// their float32 copy in the optimizer, which it shards.
 	if autocast(w) {
-		s.said["dtype"] = false
-		s.omit("dtype", "emit_note_deepspeed_copy")
+		s.instead("dtype", "emit_note_deepspeed_copy")
 	}
 	s.say("dtype")
 	var z object
@@ -119,7 +118,9 @@ func deepSpeedConfig(s *sheet, reader string) (object, error) {
 		} else {
 			o.set("zero_force_ds_cpu_optimizer", false)
 		}
-		s.said["optimizer"] = reader == "hf"
+		if reader != "hf" {
+			s.unsay("optimizer") // the script brings it
+		}
 	}
 	if alone {
 		if err := deepSpeedOptimizer(s, &o); err != nil {
@@ -157,13 +158,12 @@ func deepSpeedOptimizer(s *sheet, o *object) error {
 	case name == "adagrad":
 		kind = "Adagrad"
 	default:
-		s.said["optimizer"], s.said["paged"] = false, false
-		s.omit("optimizer", "emit_note_client_optimizer")
-		s.omit("paged", "emit_note_client_optimizer")
+		s.instead("optimizer", "emit_note_client_optimizer")
+		s.instead("paged", "emit_note_client_optimizer")
 		o.set("zero_allow_untested_optimizer", true)
 		return nil
 	}
-	params := object{{"lr", 1e-5}}
+	params := object{{"lr", learningRate}}
 	if kind == "AdamW" || kind == "Lion" {
 		params.set("weight_decay", map[bool]float64{true: 0, false: 0.01}[w.Optimizer.NoDecay])
 		s.say("no-decay")

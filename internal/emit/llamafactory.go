@@ -34,6 +34,7 @@ func writeLLaMAFactory(s *sheet) ([]File, error) {
 	o.set("template", "default")
 	o.set("cutoff_len", w.Seq)
 	o.set("output_dir", "out")
+	o.set("learning_rate", learningRate)
 	o.set("per_device_train_batch_size", w.MicroBatch)
 	o.set("gradient_accumulation_steps", max(w.Accumulation, 1))
 	s.say("seq", "micro-batch", "accum")
@@ -84,7 +85,6 @@ func writeLLaMAFactory(s *sheet) ([]File, error) {
 		return nil, err
 	}
 	if i := slices.IndexFunc(o, func(p pair) bool { return p.key == "parallelism_config" }); i >= 0 {
-		s.said["shard"] = false
 		return nil, s.cannot("shard")
 	}
 	full := w.Checkpointing == workload.FullCheckpoint
@@ -117,7 +117,7 @@ func writeLLaMAFactory(s *sheet) ([]File, error) {
 	s.omit("gpus", "emit_note_gpus_launcher", "FORCE_TORCHRUN=1 llamafactory-cli train llamafactory.yaml")
 	s.omit("alloc-conf", "emit_note_export", "PYTORCH_CUDA_ALLOC_CONF="+w.AllocConf)
 	s.omit("bucket-view", "emit_note_bucket_view")
-	return append([]File{{Name: "llamafactory.yaml", Data: []byte(s.comment("#") + yamlOf(o, 0))}}, files...), nil
+	return append([]File{{Name: "llamafactory.yaml", Data: []byte(s.comment("#") + s.yours() + yamlOf(o, 0))}}, files...), nil
 }
 
 func llamaFactoryMethod(s *sheet, o *object) error {

@@ -35,8 +35,8 @@ func torchOptimizer(s *sheet) (string, error) {
 	switch name {
 	case "adamw_torch":
 		if w.Optimizer.Impl == "loop" {
-			s.said["optimizer-impl"] = true
-			s.notes = nil
+			s.unsay("optimizer-impl")
+			s.say("optimizer-impl")
 			return "torch.optim.AdamW(parameters, lr=lr, foreach=False" + decay + ")", nil
 		}
 		return "torch.optim.AdamW(parameters, lr=lr" + decay + ")", nil
@@ -65,7 +65,6 @@ func torchOptimizer(s *sheet) (string, error) {
 	case "paged_lion_8bit":
 		return bnb("PagedLion8bit"), nil
 	}
-	s.said["optimizer"] = false
 	return "", s.cannot("optimizer")
 }
 
@@ -97,7 +96,10 @@ func writePyTorch(s *sheet) ([]File, error) {
 	sections := []string{torchWrap(s, fsdp, n), torchStep(s, fsdp, n)}
 	var b strings.Builder
 	b.WriteString(transformersImports(s))
-	b.WriteString("import contextlib\n\nimport torch\nimport torch.distributed as dist\nfrom torch import nn\n")
+	if strings.Contains(sections[1], "contextlib") {
+		b.WriteString("import contextlib\n\n")
+	}
+	b.WriteString("import torch\nimport torch.distributed as dist\nfrom torch import nn\n")
 	if strings.HasPrefix(optimizer, "bitsandbytes") {
 		b.WriteString("import bitsandbytes\n")
 	}
@@ -140,12 +142,7 @@ func torchNumbers(w *workload.Workload) torchPrecision {
 	return torchPrecision{"float32", ""}
 }
 
-// torchWrap writes wrap(): recomputation, compilation and sharding, in the order
-// that they need.
-func torchWrap(s *sheet, fsdp bool, n torchPrecision) string {
-	w := s.w
-	var b strings.Builder
-	b.WriteString(`
+const torchBlocks = `
 
 def blocks(model):
     """The layers: the longest list of modules."""
@@ -155,13 +152,23 @@ def blocks(model):
 
 def wrap(model, device):
     """Returns the model as the plan runs it. Call it before make_optimizer."""
-`)
+`
+
+// torchWrap writes wrap(): recomputation, compilation and sharding, in the order
+// that they need.
+func torchWrap(s *sheet, fsdp bool, n torchPrecision) string {
+	w := s.w
+	var b strings.Builder
+	b.WriteString(torchBlocks)
 	if w.Checkpointing != workload.NoCheckpointing && w.Checkpointing != "" {
 		torchCheckpointing(s, &b)
 	}
 	if w.Compile {
 		b.WriteString("    for layer in blocks(model):\n        layer.compile()\n")
 		s.say("compile")
+	}
+	if b.Len() > len(torchBlocks) {
+		b.WriteString("\n")
 	}
 	switch {
 	case fsdp:
@@ -190,10 +197,17 @@ func torchCheckpointing(s *sheet, b *strings.Builder) {
     # Matrix products and attention are kept, the rest is computed again.
     kept = {
         torch.ops.aten.mm.default,
+        torch.ops.aten.addmm.default,
         torch.ops.aten._scaled_dot_product_flash_attention.default,
         torch.ops.aten._scaled_dot_product_efficient_attention.default,
+        torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     }
-
+`)
+		if w.Attention == workload.Flash {
+			b.WriteString(`    kept.add(torch.ops.flash_attn._flash_attn_forward.default)  # flash-attn 2.7 and later
+`)
+		}
+		b.WriteString(`
     def policy(ctx, op, *args, **kwargs):
         return CheckpointPolicy.MUST_SAVE if op in kept else CheckpointPolicy.PREFER_RECOMPUTE
 
@@ -235,8 +249,7 @@ func torchShard(s *sheet, b *strings.Builder, n torchPrecision) {
 	s.say("reshard-after-forward")
 	b.WriteString("    for layer in blocks(model):\n        fully_shard(layer, **how)\n    return fully_shard(model, **how)\n")
 	if w.Sharding == workload.FSDP {
-		s.said["sharding"] = false
-		s.omit("sharding", "emit_note_fully_shard")
+		s.instead("sharding", "emit_note_fully_shard")
 	}
 }
 
@@ -256,16 +269,29 @@ func torchStep(s *sheet, fsdp bool, n torchPrecision) string {
 		forward = append(forward, "torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend."+sdpBackend(w.Attention)+")")
 	}
 	scaler := n.cast == "float16" || n.load == "float16"
-	var b strings.Builder
 	shift := autoClass(w) == "AutoModelForCausalLM"
-	b.WriteString("\n\ndef loss_sum(model, batch):\n    \"\"\"The sum, not the mean, of the loss over the targets that count.\"\"\"\n")
-	b.WriteString("    inputs = {k: v for k, v in batch.items() if k != \"labels\"}\n    out = model(**inputs)\n    logits = getattr(out, \"logits\", out)\n    labels = batch[\"labels\"]\n")
+	next := map[bool]string{true: "[:, 1:]"}[shift] // position i is to predict token i+1
+	var b strings.Builder
+	b.WriteString(`
+
+def loss_sum(model, batch):
+    """The sum, not the mean, of the loss over the targets that count."""
+    inputs = {k: v for k, v in batch.items() if k != "labels"}
+    out = model(**inputs)
+    logits = getattr(out, "logits", out)
+    labels = batch["labels"]
+`)
 	if shift {
 		b.WriteString("    logits, labels = logits[:, :-1], labels[:, 1:]\n")
 	}
-	b.WriteString("    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction=\"sum\")\n")
-	b.WriteString("\n\ndef count(batch):\n    labels = batch[\"labels\"]\n    return (labels" + map[bool]string{true: "[:, 1:]"}[shift] + " != -100).sum()\n")
-	b.WriteString("\n\ndef train_step(model, optimizer, micro_batches, device, max_norm=1.0")
+	b.WriteString(`    return nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten(), ignore_index=-100, reduction="sum")
+
+
+def count(batch):
+    return (batch["labels"]` + next + ` != -100).sum()
+
+
+def train_step(model, optimizer, micro_batches, device, max_norm=1.0`)
 	if scaler {
 		b.WriteString(", scaler=None")
 	}
@@ -281,33 +307,38 @@ func torchStep(s *sheet, fsdp bool, n torchPrecision) string {
         world = dist.get_world_size()
         dist.all_reduce(tokens)
     total = torch.zeros((), device=device)
-    for i, batch in enumerate(micro_batches):
-        batch = {k: v.to(device, non_blocking=True) for k, v in batch.items()}
 `)
-	switch {
-	case fsdp:
-		b.WriteString("        # Gradients are reduced each time: kept unreduced, they would be whole.\n        sync = contextlib.nullcontext()\n")
-	default:
-		b.WriteString("        last = i + 1 == len(micro_batches)\n        sync = contextlib.nullcontext() if last or not hasattr(model, \"no_sync\") else model.no_sync()\n")
-	}
-	b.WriteString("        with contextlib.ExitStack() as stack:\n            stack.enter_context(sync)\n")
-	b.WriteString("            with contextlib.ExitStack() as forward:\n")
-	if len(forward) == 0 {
-		b.WriteString("                pass\n")
-		text := b.String()
-		b.Reset()
-		b.WriteString(strings.TrimSuffix(text, "            with contextlib.ExitStack() as forward:\n                pass\n"))
-		b.WriteString("            loss = loss_sum(model, batch) * (world / tokens)\n")
+	indent := "        "
+	line := func(text string) { b.WriteString(indent + text + "\n") }
+	replicated := !fsdp && (world(w) > 1 || w.Sharding == workload.DDP)
+	if replicated {
+		b.WriteString("    for i, batch in enumerate(micro_batches):\n")
 	} else {
-		for _, f := range forward {
-			b.WriteString("                forward.enter_context(" + f + ")\n")
-		}
-		b.WriteString("                loss = loss_sum(model, batch) * (world / tokens)\n")
+		b.WriteString("    for batch in micro_batches:\n")
+	}
+	line("batch = {k: v.to(device, non_blocking=True) for k, v in batch.items()}")
+	if replicated {
+		line("last = i + 1 == len(micro_batches)")
+		line("with contextlib.nullcontext() if last else model.no_sync():")
+		indent += "    "
+	}
+	loss := "loss = loss_sum(model, batch) * (world / tokens)"
+	if len(forward) > 0 {
+		line("with " + strings.Join(forward, ", ") + ":")
+		loss = "    " + loss
+	}
+	line(loss)
+	if fsdp {
+		line("# Each backward reduces the gradients: kept unreduced, they would be whole.")
 	}
 	if scaler {
-		b.WriteString("            (scaler.scale(loss) if scaler else loss).backward()\n        total += loss.detach() / world\n    if scaler:\n        scaler.unscale_(optimizer)\n")
+		line("(scaler.scale(loss) if scaler else loss).backward()")
 	} else {
-		b.WriteString("            loss.backward()\n        total += loss.detach() / world\n")
+		line("loss.backward()")
+	}
+	b.WriteString("        total += loss.detach() / world\n")
+	if scaler {
+		b.WriteString("    if scaler:\n        scaler.unscale_(optimizer)\n")
 	}
 	b.WriteString("    if max_norm:\n        nn.utils.clip_grad_norm_(model.parameters(), max_norm)\n")
 	if scaler {

@@ -43,7 +43,9 @@ FAILURE = dict(max_failures=0)
 
 
 def train_loop(config):
-    """Runs the training program in each worker; Ray has set RANK and the rest."""
+    """Runs the training program in each worker. Ray has set RANK and the rest and
+    has called init_process_group: the program must not call it again.
+    """
     sys.argv = list(SCRIPT)
     runpy.run_path(SCRIPT[0], run_name="__main__")
 

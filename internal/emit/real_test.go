@@ -236,7 +236,7 @@ func TestEmittedStepKeepsTheGradients(t *testing.T) {
 	dir := t.TempDir()
 	args := []string{"../../python/tests/emit_gradients.py"}
 	for _, sharding := range []workload.Sharding{workload.DDP, workload.ZeRO1, workload.FSDP2} {
-		for _, checkpointing := range []workload.Checkpointing{workload.NoCheckpointing, workload.FullCheckpoint} {
+		for _, checkpointing := range []workload.Checkpointing{workload.NoCheckpointing, workload.Selective, workload.FullCheckpoint} {
 			w := &workload.Workload{
 				Model: models[0], Name: models[0].Name, Method: workload.Full, Precision: workload.FP32, MicroBatch: 2, Accumulation: 3, Seq: 12,
 				Checkpointing: checkpointing, Optimizer: workload.Optimizer{Name: "adamw"}, Sharding: sharding,

@@ -157,6 +157,20 @@ func (s *sheet) omit(name, id string, args ...any) {
 	s.notes = append(s.notes, note{setting{name, s.value(name)}, id, args})
 }
 
+// unsay takes back what was said or noted of settings.
+func (s *sheet) unsay(names ...string) {
+	for _, name := range names {
+		delete(s.said, name)
+		s.notes = slices.DeleteFunc(s.notes, func(n note) bool { return n.name == name })
+	}
+}
+
+// instead notes what to do about a setting, whatever was said of it.
+func (s *sheet) instead(name, id string, args ...any) {
+	s.unsay(name)
+	s.omit(name, id, args...)
+}
+
 // cannot is the error that the target cannot express a setting.
 func (s *sheet) cannot(name string) error {
 	return &Unsupported{Target: s.target.Name, Setting: "--" + name + " " + s.value(name)}
@@ -181,6 +195,12 @@ func sequenceNote(s *sheet) {
 	}
 	s.say("sequence-parallel") // nothing without tensor parallelism
 }
+
+// learningRate stands where a library wants one: no plan decides it.
+const learningRate = 1e-5
+
+// yours is the comment that the file has values which no plan decides.
+func (s *sheet) yours() string { return "# " + s.text("emit_yours") + "\n" }
 
 // text translates, or returns the id where nothing translates.
 func (s *sheet) text(id string, args ...any) string {

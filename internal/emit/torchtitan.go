@@ -266,7 +266,7 @@ func (t *titan) module(s *sheet) ([]File, error) {
 	if w.Optimizer.NoDecay {
 		decay = 0
 	}
-	group := object{{"pattern", ".*"}, {"optimizer_name", t.optimizer}, {"optimizer_kwargs", object{{"lr", 3e-4}, {"weight_decay", decay}}}}
+	group := object{{"pattern", ".*"}, {"optimizer_name", t.optimizer}, {"optimizer_kwargs", object{{"lr", learningRate}, {"weight_decay", decay}}}}
 	config.set("optimizer", call{"OptimizersContainer.Config", object{
 		{"param_groups", raw("[" + callOf("ParamGroupConfig", group, 3) + "]")}, {"implementation", t.impl},
 	}})
@@ -299,7 +299,7 @@ func (t *titan) module(s *sheet) ([]File, error) {
 		return nil, err
 	}
 	start := torchrunWords(nodes, per, `"$MASTER_ADDR:29500"`, "-m torchtitan.train --module torchtitan_config --config unoom")
-	text := s.comment("#") + "# " + s.text("emit_titan_flavor") + "\n# " + s.text("emit_titan_start") + "\n#   " + strings.Join(start, " ") + "\n" +
+	text := s.comment("#") + "# " + s.text("emit_titan_flavor") + "\n" + s.yours() + "# " + s.text("emit_titan_start") + "\n#   " + strings.Join(start, " ") + "\n" +
 		strings.Join(imports, "\n") + "\n\n\ndef unoom() -> Trainer.Config:\n    model_spec = " + spec +
 		"\n    return " + callOf("Trainer.Config", config, 1) + "\n"
 	return []File{{Name: "torchtitan_config.py", Data: []byte(text)}}, nil

@@ -40,7 +40,6 @@ func hfNumbers(s *sheet) (numbers, error) {
 		// DeepSpeed's own float16 training, are possible.
 		// Source: pytorch torch/amp/grad_scaler.py, "Attempting to unscale FP16 gradients".
 		if !w.Method.Adapted() && !deepspeed {
-			s.said["dtype"] = false
 			return numbers{}, s.cannot("dtype")
 		}
 		return numbers{fp16: true, load: "float16"}, nil
@@ -128,8 +127,7 @@ func hfAttention(s *sheet) string {
 	case workload.Flex:
 		return "flex_attention"
 	case workload.MemEfficient, workload.MathSDPA:
-		s.said["attention"] = false
-		s.omit("attention", "emit_note_sdp_backend", sdpBackend(s.w.Attention))
+		s.instead("attention", "emit_note_sdp_backend", sdpBackend(s.w.Attention))
 	}
 	return "sdpa"
 }
@@ -174,13 +172,11 @@ func liger(s *sheet) object {
 // that the workload leaves alone.
 func ligerWhole(s *sheet) {
 	if s.w.Loss != workload.LossLiger {
-		s.said["loss"] = false
-		s.omit("loss", "emit_note_liger_whole")
+		s.instead("loss", "emit_note_liger_whole")
 	}
 	for _, name := range []string{"loss", "norm-kernel", "rope-kernel", "mlp-kernel"} {
 		if s.value(name) == "liger" {
-			s.said[name] = false
-			s.omit(name, "emit_note_liger_whole")
+			s.instead(name, "emit_note_liger_whole")
 		}
 	}
 }
