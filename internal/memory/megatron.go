@@ -54,6 +54,7 @@ type megatron struct {
 	expertParams         int64    // beside params
 	experts              expertSetup
 	eight                eightBit
+	fsdp                 *megatronFSDP // nil: DDP
 	eightMade            map[*matrix]bool
 	eightParams          [2]int64              // of dense and of expert parameters, those in eight bits
 	copies               map[*matrix][]*matrix // the matrices of experts that run one by one
@@ -163,8 +164,6 @@ func (m *megatron) readArguments() error {
 	switch {
 	case w.Model.Type != "megatron":
 		return &NotModelled{"Megatron with a network that its own launch arguments do not describe"}
-	case w.Has("megatron-fsdp"):
-		return &NotModelled{"Megatron-FSDP"}
 	case w.Model.Family == model.EncoderDecoder && w.Parallel.Pipeline > 1:
 		return &NotModelled{"pipeline parallelism of an encoder-decoder in Megatron"}
 	case w.Model.Family != model.Decoder && w.Model.Family != model.Encoder && w.Model.Family != model.EncoderDecoder:
@@ -185,6 +184,9 @@ func (m *megatron) readArguments() error {
 		return err
 	}
 	if err := m.readEightBit(); err != nil {
+		return err
+	}
+	if err := m.readFSDP(); err != nil {
 		return err
 	}
 	m.cublas = cublasWorkspace(w.GPU)

@@ -290,6 +290,10 @@ func (ld *megatronLoader) finish() {
 		ld.flatten()
 		return
 	}
+	if m.fsdp != nil {
+		m.fsdp.divide(ld)
+		return
+	}
 	for k, b := range m.buffers() {
 		if m.distOpt {
 			undo := x.as(Weights, "weights")
@@ -327,7 +331,7 @@ func (ld *megatronLoader) finish() {
 func (m *megatron) makeState(ids int) {
 	x := m.x
 	defer x.as(OptimizerState, "optimizer state")()
-	if m.distOpt {
+	if m.distOpt || m.fsdp != nil {
 		for _, b := range m.buffers() {
 			x.alloc(f32.size(b.n / b.shards))
 			x.alloc(f32.size(b.n / b.shards))

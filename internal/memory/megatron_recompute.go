@@ -63,7 +63,7 @@ func (m *megatron) throughLayers(h tensor, blocks []*block, layer func(b *block,
 			h := x.keep(in)
 			h.fn, h.leaf, h.slot = in.fn, in.leaf, in.slot
 			for _, b := range group {
-				out := layer(b, h)
+				out := m.unit(b, h, layer)
 				x.drop(h)
 				h = out
 			}
@@ -80,6 +80,14 @@ func (m *megatron) throughLayers(h tensor, blocks []*block, layer func(b *block,
 		i += n
 	}
 	return h
+}
+
+// unit runs a layer, with its weights gathered where they are divided.
+func (m *megatron) unit(b *block, in tensor, layer func(b *block, in tensor) tensor) tensor {
+	if m.fsdp == nil {
+		return layer(b, in)
+	}
+	return m.fsdp.around(b, in, func(in tensor) tensor { return layer(b, in) })
 }
 
 // checkpointed runs body without keeping anything but its inputs; backward runs

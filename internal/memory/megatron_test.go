@@ -102,6 +102,9 @@ func TestMegatronLeaksNothing(t *testing.T) {
 		"no gradient fusion":   {mixture + latent + "no-gradient-accumulation-fusion", workload.Parallel{Data: 2, Expert: 2}},
 		"prediction":           {mixture + "mtp-num-layers=2", workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
 		"latent prediction":    {latent + "mtp-num-layers=1", workload.Parallel{Tensor: 2, Pipeline: 2}},
+		"fsdp":                 {mixture + "use-megatron-fsdp data-parallel-sharding-strategy=optim_grads_params", workload.Parallel{Data: 4, Expert: 2}},
+		"fsdp, grads alone":    {"use-megatron-fsdp data-parallel-sharding-strategy=optim_grads", workload.Parallel{Data: 4, Tensor: 2}},
+		"recomputed fsdp":      {"use-megatron-fsdp data-parallel-sharding-strategy=optim_grads_params", workload.Parallel{Data: 4}},
 		"eight bits":           {mixture + latent, workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
 		"selective":            {mixture + latent + "moe-shared-expert-intermediate-size=256 recompute-modules=core_attn,mlp,shared_experts,layernorm,mla_up_proj,moe_act", workload.Parallel{Data: 2, Expert: 2, Tensor: 2}},
 		"selective moe":        {mixture + "recompute-modules=[core_attn,moe]", workload.Parallel{Data: 2, Expert: 2, Pipeline: 2}},
@@ -191,6 +194,27 @@ func TestEightBits(t *testing.T) {
 	}
 	if saved := (eight[Weights] - copies) - (own[Weights] - transposes); saved != transposes {
 		t.Errorf("eight-bit parameters save %d bytes, want one for each of %d", saved, transposes)
+	}
+}
+
+// Megatron-FSDP divides what it keeps, and holds whole layers only while it
+// computes.
+func TestMegatronFSDPDivides(t *testing.T) {
+	end := func(data int64) int64 {
+		w := launch(t, "use-megatron-fsdp data-parallel-sharding-strategy=optim_grads_params", workload.Parallel{Data: data})
+		run := playedRun(t, w)
+		var sum int64
+		for _, s := range run.x.breakdown(len(run.x.log)) {
+			switch s.Name {
+			case "weight shards", "gradient shards", "float32 parameters", "optimizer state":
+				sum += s.Bytes
+			}
+		}
+		return sum
+	}
+	two, eight := end(2), end(8)
+	if ratio := float64(two) / float64(eight); ratio < 3.7 || ratio > 4.1 { // blocks keep rests of up to 1 MiB
+		t.Errorf("%d bytes of shards on two replicas, %d on eight", two, eight)
 	}
 }
 

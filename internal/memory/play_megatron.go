@@ -123,6 +123,9 @@ func (m *megatron) backward(f *flight, s slot, label string) {
 		undo()
 	}
 	x.backward(f.out, g)
+	if m.fsdp != nil {
+		m.fsdp.finish()
+	}
 	x.drop(f.out)
 	x.endTape(outer)
 	if f.leaf >= 0 {
