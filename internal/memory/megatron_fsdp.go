@@ -68,7 +68,7 @@ func (f *megatronFSDP) divide(ld *megatronLoader) {
 			taken[id] = true
 			x.release(x.params[id].t.st)
 		}
-		u.weights = x.emptyStorage(m.residual.size(u.n), "gathered weights")
+		u.weights = x.emptyStorage(m.residual.size(u.n), "unsharded weights")
 		for _, id := range ids {
 			x.params[id].t.st, where[id].st = u.weights, u.weights
 			x.params[id].sink = func(x *machine, _ *parameter, g gradient) {
@@ -144,7 +144,7 @@ func (f *megatronFSDP) collect(u *fsdpUnit) {
 	if u.grads >= 0 {
 		return
 	}
-	defer f.m.x.as(Gradients, "gradient buckets")()
+	defer f.m.x.as(Gradients, "unsharded gradients")()
 	u.grads = f.m.x.alloc(f32.size(u.n))
 }
 
