@@ -29,6 +29,15 @@ func (w *Workload) With(field, value string) (*Workload, error) {
 		return c, number(&c.Seq)
 	case "micro_batch":
 		return c, number(&c.MicroBatch)
+	case "world_size":
+		p := &c.Parallel
+		if err := number(&p.World); err != nil {
+			return nil, err
+		}
+		before := max(p.Data, 1)
+		p.Data = max(p.World/(p.Tensor*p.Pipeline*p.Context), 1)
+		c.Accumulation = max(c.Accumulation*before/p.Data, 1)
+		return c, nil
 	case "checkpointing":
 		c.Checkpointing = Checkpointing(value)
 		return c, nil

@@ -510,8 +510,8 @@ func (w *Workload) readSharding(text string, world int64) error {
 		if p.World == model && w.Sharding != NoSharding && w.Sharding != DDP {
 			p.World *= 2 // what replicas divide has more than one of them
 		}
-		w.Assume("world_size", strconv.FormatInt(p.World, 10), "not stated; the least that the parallel dimensions allow")
 		w.guessAccumulation()
+		w.Suppose("world_size", strconv.FormatInt(p.World, 10), "not stated; the least that the parallel dimensions allow", strconv.FormatInt(p.World*w.replicasMost(), 10))
 	}
 	if p.World%model != 0 {
 		return cannot("%d GPUs cannot be divided into TP%d·PP%d·CP%d", p.World, p.Tensor, p.Pipeline, p.Context)
@@ -554,13 +554,33 @@ func (w *Workload) guessAccumulation() {
 	if w.Accumulation > 1 {
 		return
 	}
-	global, err := strconv.ParseInt(w.Options["global-batch-size"], 10, 64)
-	if err != nil || global < 1 {
+	global := w.statedBatch()
+	if global < 1 {
 		w.Accumulation = max(w.Accumulation, 2*p.Pipeline)
 		return
 	}
 	replicas := p.World / (p.Tensor * p.Pipeline * p.Context)
 	w.Accumulation = max(global/(w.MicroBatch*max(replicas, 1)), 1)
+}
+
+// statedBatch is the global batch that Megatron's arguments state, the first of a
+// schedule ("0:384 200B:768"); 0: none.
+func (w *Workload) statedBatch() int64 {
+	text := w.Options["global-batch-size"]
+	if _, first, ok := strings.Cut(w.Options["step-batch-size-schedule"], ":"); ok && text == "" {
+		text = first
+	}
+	n, _ := strconv.ParseInt(text, 10, 64)
+	return n
+}
+
+// replicasMost is how many times the assumed world a run may have had: as many
+// as leave each replica one micro-batch of the stated batch, 64 at most.
+func (w *Workload) replicasMost() int64 {
+	if w.statedBatch() < 1 {
+		return 8
+	}
+	return min(max(w.Accumulation, 2), 64)
 }
 
 func (w *Workload) readOffload(text string) error {
