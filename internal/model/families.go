@@ -46,7 +46,7 @@ func builders() map[string]builder {
 		"vit": vit, "deit": vit, "dinov2": dinov2, "beit": beit,
 
 		// Image networks: imagenet.go
-		"resnet": resnetImages, "convnext": convnextImages, "convnextv2": convnextImages, "swin": swinImages,
+		"resnet": resnetImages, "convnext": convnextImages, "convnextv2": convnextImages, "swin": swinImages, "segformer": segformer,
 
 		// Diffusion, by the class that diffusers names: diffusion.go
 		"UNet2DConditionModel": unetCondition, "Transformer2DModel": ditModel, "DiTTransformer2DModel": ditModel,

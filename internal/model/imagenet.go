@@ -72,3 +72,16 @@ func swinImages(c *config) *Model {
 	return c.image(vision.Spec{Builder: "swin", Widths: []int64{min(c.dimOr(96, "embed_dim"), 1<<12)}, Depths: depths, Heads: heads, Window: min(c.dimOr(7, "window_size"), 64),
 		Drop: c.floatOr(0.1, "drop_path_rate"), Classes: c.labels(), Image: c.dimOr(224, "image_size")}, Vision)
 }
+
+// segformer is SegFormer for segmentation.
+func segformer(c *config) *Model {
+	widths := c.sizes([]int64{32, 64, 160, 256}, "hidden_sizes")
+	depths, heads, reductions := c.depths(2, 2, 2, 2), c.sizes([]int64{1, 2, 5, 8}, "num_attention_heads"), c.sizes([]int64{8, 4, 2, 1}, "sr_ratios")
+	if len(depths) != len(widths) || len(heads) != len(widths) || len(reductions) != len(widths) {
+		c.fail("depths", "%d depths, %d widths, %d numbers of heads and %d reductions do not go together", len(depths), len(widths), len(heads), len(reductions))
+		return &Model{}
+	}
+	side := c.dimOr(512, "image_size")
+	return c.image(vision.Spec{Builder: "segformer", Widths: widths, Depths: depths, Heads: heads, Reductions: reductions, Context: min(c.dimOr(256, "decoder_hidden_size"), 1<<12),
+		Classes: c.labels(), Drop: c.floatOr(0.1, "drop_path_rate"), Dropout: c.floatOr(0.1, "classifier_dropout_prob"), Crop: []int64{side, side}}, Vision)
+}

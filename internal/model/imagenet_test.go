@@ -14,6 +14,7 @@ func TestImageNetworksOfTransformers(t *testing.T) {
 		"facebook/convnext-tiny-224":                {`{"model_type":"convnext","depths":[3,3,9,3],"hidden_sizes":[96,192,384,768],"image_size":224,"num_labels":1000}`, 28589128},
 		"facebook/convnextv2-tiny-1k-224":           {`{"model_type":"convnextv2","depths":[3,3,9,3],"hidden_sizes":[96,192,384,768],"image_size":224,"num_labels":1000}`, 28635496},
 		"microsoft/swin-tiny-patch4-window7-224":    {`{"model_type":"swin","depths":[2,2,6,2],"num_heads":[3,6,12,24],"embed_dim":96,"window_size":7,"num_labels":1000}`, 28288354},
+		"nvidia/segformer-b0-finetuned-ade-512-512": {`{"model_type":"segformer","depths":[2,2,2,2],"hidden_sizes":[32,64,160,256],"decoder_hidden_size":256,"num_attention_heads":[1,2,5,8],"sr_ratios":[8,4,2,1],"num_labels":150}`, 3752694},
 		"google/vit-base-patch16-224 as operations": {`{"model_type":"vit","hidden_size":768,"intermediate_size":3072,"num_hidden_layers":12,"num_attention_heads":12,"image_size":224,"patch_size":16,"num_labels":1000}`, 86567656},
 	} {
 		m, err := Parse(name, []byte(c.config), Options{})

@@ -1,6 +1,7 @@
 package vision
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -37,13 +38,14 @@ type Spec struct {
 	Same      bool    `json:"same"` // TensorFlow's padding
 
 	// Of transformers.
-	Tokens     int64 `json:"tokens"`      // beside the patches; 0: one
-	LayerScale bool  `json:"layer_scale"` // a scale for each channel of a branch
-	PreNorm    bool  `json:"pre_norm"`    // a norm before the first block
-	Relative   bool  `json:"relative"`    // biases by distance in every layer
-	MeanPool   bool  `json:"mean_pool"`   // the head takes the mean of the patches
-	Bare       bool  `json:"bare"`        // positions are of the patches alone
-	Eager      bool  `json:"eager"`       // attention operation by operation
+	Tokens     int64   `json:"tokens"`      // beside the patches; 0: one
+	LayerScale bool    `json:"layer_scale"` // a scale for each channel of a branch
+	PreNorm    bool    `json:"pre_norm"`    // a norm before the first block
+	Relative   bool    `json:"relative"`    // biases by distance in every layer
+	MeanPool   bool    `json:"mean_pool"`   // the head takes the mean of the patches
+	Bare       bool    `json:"bare"`        // positions are of the patches alone
+	Eager      bool    `json:"eager"`       // attention operation by operation
+	Reductions []int64 `json:"reductions"`  // of the maps that attention looks at
 
 	ResponseNorm bool   `json:"response_norm"` // ConvNeXt V2's norm by energy
 	Stem         string `json:"stem"`          // "deep": three convolutions instead of one; "deep-avg": and pooled shortcuts
@@ -91,6 +93,9 @@ func (s *Spec) Build(in Input) (*graph.Graph, error) {
 		d := detector{backbone: s.Backbone, method: s.Method, caffe: s.Caffe, folded: s.Folded, group: s.Group, classes: s.Classes}
 		d.build(b, in)
 		return b.finish()
+	case "segformer": // see segFormer
+		segFormer(b, s, in)
+		return b.finish()
 	case "unet": // see unet
 		unet(b, s, in)
 		return b.finish()
@@ -117,12 +122,12 @@ func (s *Spec) Build(in Input) (*graph.Graph, error) {
 	return b.finish()
 }
 
+// classes is the number of classes, ImageNet's where it is not said.
+func (s *Spec) classes() int64 { return cmp.Or(s.Classes, 1000) }
+
 // forward adds a classification network up to its logits.
 func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
-	classes := s.Classes
-	if classes == 0 {
-		classes = 1000
-	}
+	classes := s.classes()
 	switch s.Builder {
 	case "resnet": // depth, groups, width (of a group), stem, squeeze
 		r := plainResNet(s.Depth)
