@@ -15,6 +15,7 @@ const (
 	scatterAllocated      = 0.025 // transformers
 	scatterReserved       = 0.060 // what the allocator takes depends on the order of frees
 	scatterImageAllocated = 0.065 // published in tenths of a "GB"; convolution workspaces
+	scatterBatchAllocated = 0.100 // of images whose batches differ in size and in their objects
 	scatterImageReserved  = 0.080 // cuDNN's search for an algorithm; 100 device readings of GPUMemNet
 	scatterExperts        = 0.060 // how tokens choose their experts is not known beforehand
 	scatterZeRO           = 0.10  // buckets and prefetches have many settings; no strict row states them
@@ -27,6 +28,9 @@ func (est *Estimate) scattered(w *workload.Workload) {
 	allocated, reserved := scatterAllocated, scatterReserved
 	if w.Model.Image != nil {
 		allocated, reserved = scatterImageAllocated, scatterImageReserved
+		if len(w.Model.Image.Least) > 0 {
+			allocated = scatterBatchAllocated
+		}
 	}
 	if hasExperts(w) {
 		allocated, reserved = scatterExperts, max(reserved, scatterExperts)

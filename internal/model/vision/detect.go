@@ -16,6 +16,8 @@ type detector struct {
 	caffe    bool   // the strides are in the 1×1 convolutions, norms are not trained
 	folded   bool   // frozen norms are a product and a sum: detectron2
 	group    bool   // group norm everywhere, and nothing is frozen but the stem
+	neck     string // "": a pyramid; c4, dc5: heads on one map
+	resnet   *resnet
 	classes  int64
 }
 
@@ -39,6 +41,10 @@ func (d *detector) build(b *net, in Input) {
 		return
 	}
 	b.frozen, b.normEval, b.folded, b.norm = false, false, false, ""
+	if d.neck != "" {
+		d.single(b, maps[len(maps)-1], in)
+		return
+	}
 	levels := d.pyramid(b, maps)
 	b.Hold(levels...)
 	b.act, b.inPlace = graph.ReLU, true
@@ -53,8 +59,7 @@ func (d *detector) build(b *net, in Input) {
 		d.dense(b, levels, 1, d.classes, true, true)
 		return
 	}
-	losses := d.proposals(b, levels)
-	d.overlaps(b, 3*cells(b, levels))
+	losses := d.proposals(b, levels, pyramidWidth, 3)
 	if d.method != "rpn" {
 		losses = append(losses, d.regions(b, levels[:4], in)...)
 	}
@@ -97,7 +102,13 @@ func (d *detector) features(b *net, x graph.Value) []graph.Value {
 		r.norm, r.normEval = graph.GroupNorm, false
 		b.groups = 32
 	}
-	b.folded = d.folded
+	switch d.neck {
+	case "c4":
+		r.upTo = 3
+	case "dc5":
+		r.strides, r.dilations = []int64{1, 2, 2, 1}, []int64{1, 1, 1, 2}
+	}
+	d.resnet, b.folded = r, d.folded
 	return r.forward(b, x)
 }
 
@@ -270,14 +281,14 @@ func cells(b *net, levels []graph.Value) int64 {
 }
 
 // proposals is the region proposal network.
-func (d *detector) proposals(b *net, levels []graph.Value) []graph.Value {
+func (d *detector) proposals(b *net, levels []graph.Value, width, anchors int64) []graph.Value {
 	var losses []graph.Value
 	for i, l := range levels {
 		level := func() {
 			b.norm, b.bias = "", true
-			x := b.convNorm(l, "rpn_head.rpn_conv", pyramidWidth, 3, graph.ConvOpt{Padding: 1}, main)
-			scores := b.Conv(x, "rpn_head.rpn_cls", 3, 1, graph.ConvOpt{Bias: true})
-			box := b.Conv(x, "rpn_head.rpn_reg", 12, 1, graph.ConvOpt{Bias: true})
+			x := b.convNorm(l, "rpn_head.rpn_conv", width, 3, graph.ConvOpt{Padding: 1}, main)
+			scores := b.Conv(x, "rpn_head.rpn_cls", anchors, 1, graph.ConvOpt{Bias: true})
+			box := b.Conv(x, "rpn_head.rpn_reg", 4*anchors, 1, graph.ConvOpt{Bias: true})
 			losses = append(losses, b.bce(b.flat(scores, 1)))
 			box = b.flat(box, 4)
 			losses = append(losses, b.Reduce(graph.Mean, b.Act(graph.Abs, b.Binary(graph.Mul, box, b.Constant(graph.Float32, b.Shape(box)...)), false), 1))
@@ -288,6 +299,7 @@ func (d *detector) proposals(b *net, levels []graph.Value) []graph.Value {
 		}
 		b.Again(level)
 	}
+	d.overlaps(b, anchors*cells(b, levels))
 	return losses
 }
 
@@ -324,16 +336,7 @@ func (d *detector) regions(b *net, levels []graph.Value, in Input) []graph.Value
 			if !d.group {
 				x = b.Act(graph.ReLU, b.Linear(x, "shared_fcs.1", 1024, true), true)
 			}
-			scores := b.Linear(x, "fc_cls", d.classes+1, true)
-			boxes := int64(4)
-			if stages == 1 {
-				boxes *= d.classes
-			}
-			box := b.Linear(x, "fc_reg", boxes, true)
-			target := b.Constant(graph.Int64, n)
-			p := b.Act(graph.LogSoftmax, scores, false)
-			losses = append(losses, b.Loss(graph.NLL, graph.Float32, []graph.Value{p, target}, 1))
-			losses = append(losses, b.Reduce(graph.Mean, b.Act(graph.Abs, b.Moved(graph.Gather, box, n/maskShare, 4), false), 1))
+			losses = append(losses, d.predictions(b, x, stages == 1)...)
 			if masks && (stage == 0 || !d.folded) { // detectron2's cascade has one mask head
 				losses = append(losses, d.masks(b, levels, in, n/maskShare))
 			}
@@ -342,14 +345,37 @@ func (d *detector) regions(b *net, levels []graph.Value, in Input) []graph.Value
 	return losses
 }
 
+// predictions are classes and boxes of regions, with their losses; a box for each
+// class, or one.
+func (d *detector) predictions(b *net, x graph.Value, boxes bool) []graph.Value {
+	n := b.Shape(x)[0]
+	scores := b.Linear(x, "fc_cls", d.classes+1, true)
+	sides := int64(4)
+	if boxes {
+		sides *= d.classes
+	}
+	box := b.Linear(x, "fc_reg", sides, true)
+	p := b.Act(graph.LogSoftmax, scores, false)
+	return []graph.Value{
+		b.Loss(graph.NLL, graph.Float32, []graph.Value{p, b.Constant(graph.Int64, n)}, 1),
+		b.Reduce(graph.Mean, b.Act(graph.Abs, b.Moved(graph.Gather, box, n/maskShare, 4), false), 1),
+	}
+}
+
 // masks is the head of instance masks, on the regions that hold an object.
 func (d *detector) masks(b *net, levels []graph.Value, in Input, n int64) graph.Value {
-	x := d.pooled(b, levels, n, 14)
+	return d.drawn(b, d.pooled(b, levels, n, 14), in, 4)
+}
+
+// drawn is the mask head on regions cut out of the maps: some convolutions, one
+// that doubles the sides, and the masks.
+func (d *detector) drawn(b *net, x graph.Value, in Input, convs int) graph.Value {
+	n := b.Shape(x)[0]
 	b.norm, b.bias = "", true
 	if d.group {
 		b.norm, b.groups, b.bias = graph.GroupNorm, 32, false
 	}
-	for i := range 4 {
+	for i := range convs {
 		x = b.convNorm(x, block("mask_head.convs.", 0, i), pyramidWidth, 3, graph.ConvOpt{Padding: 1}, main)
 	}
 	x = b.Act(graph.ReLU, b.ConvTranspose(x, "mask_head.upsample", pyramidWidth, 2, graph.ConvOpt{Stride: 2, Bias: true}), true)

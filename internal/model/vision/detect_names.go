@@ -8,7 +8,7 @@ import (
 // detectorName is how mmdetection's configurations name a detector, and with
 // its words in lower case how detectron2's do.
 var detectorName = regexp.MustCompile(`^(rpn|faster_rcnn|mask_rcnn|cascade_rcnn|cascade_mask_rcnn|retinanet|retinanet_ghm|fcos|atss)_(?:center-normbbox-centeronreg-giou_)?` +
-	`(r50|r_50|r101|r_101|x101_32x4d|x101_64x4d|x_101_32x8d|hrnetv2p_w18|hrnetv2p_w32|hrnetv2p_w40|hrnetv2p_w48)(_caffe)?(?:_fpn)?((?:[_-][a-z0-9.-]+)*)$`)
+	`(r50|r_50|r101|r_101|x101_32x4d|x101_64x4d|x_101_32x8d|hrnetv2p_w18|hrnetv2p_w32|hrnetv2p_w40|hrnetv2p_w48)(_caffe)?(?:_(fpn|c4|dc5))?((?:[_-][a-z0-9.-]+)*)$`)
 
 // refused are words of a detector's name that change the network in ways that
 // are not built.
@@ -40,7 +40,7 @@ func parseDetector(folder, name string) *Spec {
 		return nil
 	}
 	for _, word := range refused {
-		if strings.Contains(m[4], word) {
+		if strings.Contains(m[5], word) {
 			return nil
 		}
 	}
@@ -55,11 +55,21 @@ func parseDetector(folder, name string) *Spec {
 	backbone := strings.Replace(strings.Replace(m[2], "r_", "r", 1), "x_", "x", 1)
 	s.Backbone = strings.Replace(backbone, "hrnetv2p_w", "hr", 1)
 	s.Caffe = m[3] != "" || second
-	s.Group = strings.Contains(m[4], "gn-all") || second && strings.HasSuffix(m[4], "_gn")
+	s.Group = strings.Contains(m[5], "gn-all") || second && strings.HasSuffix(m[5], "_gn")
 	s.Folded = second && !s.Group
-	if second && !strings.Contains(low, "_fpn") || strings.Contains(m[4], "syncbn") {
-		return nil // a head on one map; norms that see the whole batch
+	if m[4] != "fpn" {
+		s.Neck = m[4]
 	}
-	s.FP16 = strings.Contains(m[4], "fp16") || strings.Contains(m[4], "amp")
+	switch s.Method {
+	case "rpn", "faster", "mask":
+	default:
+		if s.Neck != "" {
+			return nil
+		}
+	}
+	if strings.Contains(m[5], "syncbn") || s.Neck != "" && s.Backbone[0] == 'h' {
+		return nil // norms that see the whole batch; no last stage
+	}
+	s.FP16 = strings.Contains(m[5], "fp16") || strings.Contains(m[5], "amp")
 	return s
 }

@@ -38,7 +38,7 @@ func TestDetectorNames(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, *got, want)
 		}
 	}
-	for _, name := range []string{"faster_rcnn_r50_fpn_dpool_1x_coco", "COCO-Detection/faster_rcnn_R_50_C4_1x", "LVISv0.5-InstanceSegmentation/mask_rcnn_R_50_FPN_1x"} {
+	for _, name := range []string{"faster_rcnn_r50_fpn_dpool_1x_coco", "LVISv0.5-InstanceSegmentation/mask_rcnn_R_50_FPN_1x"} {
 		if s := ParseName(name); s != nil {
 			t.Errorf("%s was taken for %+v", name, s)
 		}

@@ -23,6 +23,7 @@ type resnet struct {
 	multiGrid     []int64
 	caffe         bool // the stride is in the first convolution of a bottleneck
 	norm          graph.Op
+	upTo          int   // stages that are run, 0: all
 	frozen        int   // stages that are not trained; -1: none, 0: the stem
 	normEval      bool  // norms use their running statistics
 	splits        int64 // ResNeSt's radix, 0: plain
@@ -82,6 +83,9 @@ func (r *resnet) forward(b *net, x graph.Value) []graph.Value {
 	x = b.MaxPool(x, 3, 2, 1, false)
 	var outs []graph.Value
 	for stage, n := range blocks {
+		if r.upTo > 0 && stage >= r.upTo {
+			break
+		}
 		b.frozen = frozen(stage + 1)
 		width := r.base << stage
 		for i := range n {

@@ -63,9 +63,10 @@ type Spec struct {
 	Channels int64 `json:"channels"`
 
 	// Of detectors.
-	Caffe  bool `json:"caffe"`  // strides in 1×1 convolutions
-	Folded bool `json:"folded"` // frozen norms are a product and a sum
-	Group  bool `json:"group"`  // group norm everywhere
+	Caffe  bool   `json:"caffe"`  // strides in 1×1 convolutions
+	Folded bool   `json:"folded"` // frozen norms are a product and a sum
+	Group  bool   `json:"group"`  // group norm everywhere
+	Neck   string `json:"neck"`   // "c4", "dc5": heads on one map; "": a pyramid
 	// SplitNorm says that group norm is a norm, then a product and a sum.
 	SplitNorm bool    `json:"split_norm"`
 	Largest   int64   `json:"largest"` // the side to which training resizes batches of the published size at most
@@ -89,8 +90,8 @@ func (s *Spec) Build(in Input) (*graph.Graph, error) {
 		n := segNet{backbone: s.Backbone, method: s.Method, classes: s.Classes, dilation: max(1, s.Dilation)}
 		n.build(b, in)
 		return b.finish()
-	case "detector": // method, backbone, classes, caffe, folded, group
-		d := detector{backbone: s.Backbone, method: s.Method, caffe: s.Caffe, folded: s.Folded, group: s.Group, classes: s.Classes}
+	case "detector": // method, backbone, classes, caffe, folded, group, neck
+		d := detector{backbone: s.Backbone, method: s.Method, caffe: s.Caffe, folded: s.Folded, group: s.Group, neck: s.Neck, classes: s.Classes}
 		d.build(b, in)
 		return b.finish()
 	case "segformer": // see segFormer
