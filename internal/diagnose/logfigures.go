@@ -27,7 +27,7 @@ func figureRules() []logRule {
 		{"fig.like_ranks", []vote{{remedy.RanksShareGPU, strong + 2}, {remedy.WorkerCUDAContexts, fair}, {remedy.OtherProcess, -fair}, {remedy.OrphanProcess, -fair}, {remedy.WrongGPU, -fair}}, likeRanks},
 		{"fig.small_contexts", []vote{{remedy.WorkerCUDAContexts, strong}, {remedy.RanksShareGPU, weak}}, smallContexts},
 		{"fig.tiny_request", []vote{{remedy.LeakGraphRetained, 1.0}, {remedy.LeakStateGrowth, 0.5}, {remedy.LongestBatch, -1}, {remedy.InputTooLarge, -1}}, tinyRequest},
-		{"fig.unexplained_outside", []vote{{remedy.OtherProcess, 2.2}, {remedy.NCCLOutsideAllocator, 2.3}, {remedy.OrphanProcess, weak}, {remedy.ColocatedEngine, trace}, {remedy.WrongGPU, trace}}, unexplainedOutside},
+		{"fig.unexplained_outside", []vote{{remedy.OtherProcess, 2.2}, {remedy.NCCLOutsideAllocator, 1.0}, {remedy.OrphanProcess, weak}, {remedy.BatchTooLarge, 1.2}, {remedy.ColocatedEngine, trace}, {remedy.WrongGPU, trace}, {remedy.GPUTooSmall, 1.0}}, unexplainedOutside},
 		{"fig.shared_card", []vote{{remedy.OtherProcess, 2.4}, {remedy.RanksShareGPU, weak}, {remedy.ColocatedEngine, weak}, {remedy.BatchTooLarge, 2}, {remedy.GPUTooSmall, weak}}, sharedCard},
 		{"fig.this_outside", []vote{{remedy.NCCLOutsideAllocator, strong}, {remedy.BatchTooLarge, weak}}, thisOutside},
 		{"fig.desktop_on_small_card", []vote{{remedy.GPUTooSmall, fair}, {remedy.BatchTooLarge, weak}, {remedy.OtherProcess, weak}, {remedy.ActivationsNoCheckpointing, weak}}, desktopOnSmallCard},
