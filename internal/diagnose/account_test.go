@@ -2,12 +2,14 @@ package diagnose
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"unoom/internal/account"
 	"unoom/internal/oomlog"
+	"unoom/internal/remedy"
 	"unoom/internal/units"
 )
 
@@ -128,5 +130,22 @@ func TestAccountsOfSpecialMessages(t *testing.T) {
 				t.Errorf("parts %+v", d.Account.Parts)
 			}
 		})
+	}
+}
+
+// Apple's message has a limit in place of a capacity, and all of it is this
+// process's own.
+func TestTheAccountOfAnAppleGPU(t *testing.T) {
+	d := diagnosed("RuntimeError: MPS backend out of memory (MPS allocated: 20.00 GiB, other allocations: 3.00 GiB, max allowed: 24.00 GiB). Tried to allocate 2.00 GiB on private pool. Use PYTORCH_MPS_HIGH_WATERMARK_RATIO=0.0 to disable upper limit for memory allocations (may cause system failure).\n")
+	a := d.Account
+	if a == nil || a.Capacity != 24*units.GiB || a.Of(account.Allocated) != 20*units.GiB || a.Of(account.Outside) != 3*units.GiB || a.Of(account.Free) != units.GiB {
+		t.Fatalf("account %+v", a)
+	}
+	var codes []remedy.Code
+	for _, r := range remedy.Advise(d.Situation) {
+		codes = append(codes, r.Code)
+	}
+	if !slices.Contains(codes, "allocator.mps_limit") || !slices.Contains(codes, "accumulate.split") || slices.Contains(codes, "allocator.raise_cap") || slices.Contains(codes, "hardware.unified_memory") {
+		t.Errorf("remedies %v", codes)
 	}
 }

@@ -9,6 +9,9 @@ import (
 // logAccount balances the figures of a message. It returns nil where the
 // message does not state the capacity or nothing that is in it.
 func logAccount(f *oomlog.Figures) *account.Account {
+	if !f.Capacity.Known && f.Allowed.Known && f.Allocated.Known && f.Other.Known {
+		return appleAccount(f)
+	}
 	if !f.Capacity.Known || !f.Free.Known && !f.Allocated.Known && !f.ThisProcess.Known {
 		return nil
 	}
@@ -81,6 +84,18 @@ func logAccount(f *oomlog.Figures) *account.Account {
 		}
 	}
 	a := account.Balance(max(f.Device, 0), f.Capacity.Bytes, within, parts)
+	return &a
+}
+
+// appleAccount balances the message of Apple's GPU: what may be taken is the
+// whole, and the "other allocations" are this process's own beside PyTorch's.
+// Source: pytorch aten/src/ATen/mps/MPSAllocator.mm.
+func appleAccount(f *oomlog.Figures) *account.Account {
+	within := f.Allowed.Within + f.Allocated.Within + f.Other.Within
+	a := account.Balance(0, f.Allowed.Bytes, within, []account.Part{
+		{Kind: account.Outside, Bytes: f.Other.Bytes}, {Kind: account.Allocated, Bytes: f.Allocated.Bytes},
+		{Kind: account.Free, Bytes: max(f.Allowed.Bytes-f.Allocated.Bytes-f.Other.Bytes, 0)},
+	})
 	return &a
 }
 

@@ -144,7 +144,7 @@ func messageRules() []logRule {
 		{"msg.absurd", []vote{{remedy.CascadeFromOtherError, fair}, {remedy.ShapeOrDataBug, 2}, {remedy.DriverOrHardware, weak}}, ifPattern("torch.1eb")},
 		{"msg.after_timeout", []vote{{remedy.CascadeFromOtherError, strong}}, afterTimeout},
 		{"msg.preemptive", []vote{{remedy.MemoryCap, decisive}}, ifPattern("torch.fraction_preemptive")},
-		{"msg.mps_cap", []vote{{remedy.BatchTooLarge, 2}, {remedy.UnifiedMemoryBoard, 2}, {remedy.MemoryCap, weak}, {remedy.GPUTooSmall, weak}}, ifPattern("torch.mps")},
+		{"msg.mps_cap", []vote{{remedy.BatchTooLarge, 2.3}, {remedy.UnifiedMemoryBoard, 1.8}, {remedy.MemoryCap, 1.0}, {remedy.GPUTooSmall, 2}}, ifPattern("torch.mps")},
 		{"msg.metal_buffer", []vote{{remedy.InputTooLarge, fair}, {remedy.SequenceTooLong, 2}, {remedy.BatchTooLarge, 2}}, ifPattern("torch.mps_buffer")},
 		{"msg.clone_failed", []vote{{remedy.SaveGathersFullState, decisive}}, ifClass(oomlog.ClassHandled)},
 		{"msg.tf_session", []vote{{remedy.Preallocation, strong}, {remedy.OtherProcess, weak}}, ifPattern("tf.device_alloc")},

@@ -39,7 +39,9 @@ func (s *signals) complete(sit *remedy.Situation) {
 	}
 	if s.fail != nil {
 		f := s.fail.Figures
-		if f.Allowed.Known {
+		if s.fail.Device == "MPS" {
+			sit.Platform = "macos" // whose limit is the system's, not the job's
+		} else if f.Allowed.Known {
 			sit.Cap = f.Allowed.Bytes
 		}
 		if s.class == oomlog.ClassOnChip {

@@ -124,7 +124,7 @@ func logits(s *signals) (hit, bool) {
 	if !s.memory() || s.phase == oomlog.PhaseSave || s.phase == oomlog.PhaseResume {
 		return hit{}, false
 	}
-	return ifSees("cross_entropy", "log_softmax", "lm_head", "logits.float()", "forcausallmloss", "selective_log_softmax", "get_batch_logps", "per_token_logps", "shift_logits", "vocab_parallel", "nll_loss", "entropy_from_logits", "logits.to(", "log_prob", "logprob", "logits.clone(")(s)
+	return ifSees("cross_entropy", "log_softmax", "lm_head", "logits.float()", "forcausallmloss", "selective_log_softmax", "get_batch_logps", "per_token_logps", "shift_logits", "vocab_parallel", "nll_loss", "entropy_from_logits", "logits.to(", "logits / ", "log_prob", "logprob", "logits.clone(")(s)
 }
 
 // vocabularyShape: generated code allocates a tensor whose rows are as long as a

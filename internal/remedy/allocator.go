@@ -80,12 +80,28 @@ func allocatorRemedies() []Remedy {
 		Slowdown: Range{1, 1},
 		Effort:   Setting,
 		judge: func(f *facts) verdict {
+			if f.Platform == "macos" { // allocator.mps_limit
+				return never()
+			}
 			if f.Cap == 0 || f.Account == nil {
 				return because("allocator.raise_cap.unknown")
 			}
 			free := f.of(account.Free)
 			return because("allocator.raise_cap", f.Cap, f.Account.Capacity, free).
 				freeing(exactly(free)).surely(f.above(free))
+		},
+	}, {
+		Code:     "allocator.mps_limit",
+		Cures:    []Cause{UnifiedMemoryBoard, MemoryCap},
+		Eases:    []Cause{BatchTooLarge, GPUTooSmall},
+		Exact:    true,
+		Slowdown: Range{1, 3}, // the system may swap
+		Effort:   Setting,
+		judge: func(f *facts) verdict {
+			if f.Platform != "macos" {
+				return never()
+			}
+			return because("allocator.mps_limit")
 		},
 	}, {
 		Code:     "allocator.leave_headroom",

@@ -61,7 +61,12 @@ func hardwareRemedies() []Remedy {
 		Exact:    true,
 		Slowdown: Range{1, 1},
 		Effort:   Setting,
-		judge:    always("hardware.unified_memory"),
+		judge: func(f *facts) verdict {
+			if f.Platform == "macos" { // allocator.mps_limit
+				return never()
+			}
+			return because("hardware.unified_memory")
+		},
 	}}
 }
 

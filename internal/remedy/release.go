@@ -19,6 +19,9 @@ func releaseRemedies() []Remedy {
 		Effort:   Setting,
 		judge: func(f *facts) verdict {
 			held := f.held()
+			if held == 0 && f.of(account.Outside) > 0 && f.of(account.OutsideOrOther) == 0 && f.share(f.of(account.Allocated)) > 0.5 {
+				return never() // the message accounts for the card, and this process has it
+			}
 			v := because("release.other_process.unknown")
 			if held > 0 {
 				v = because("release.other_process", held, percent(f.share(held)))
