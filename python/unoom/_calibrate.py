@@ -418,10 +418,12 @@ class _Session:
             finally:
                 for c in reversed(contexts):
                     c.__exit__(None, None, None)
-            loss.backward()
             if self.library:
-                del out, loss
+                del out  # a trainer's step hands on the loss alone, before backward
+                loss.backward()
+                del loss
             else:
+                loss.backward()
                 kept = out, loss
         del kept
 

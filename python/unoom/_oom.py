@@ -257,9 +257,9 @@ def _remember(torch, module, args, kwargs, caller):
     with _memory.untracked():
         _root["sample"] = _calibrate.keep_row(torch, (args, kwargs), _root["rows"])
     _root["library"] = "site-packages" in caller.f_code.co_filename
+    _root["autocast"] = _calibrate.autocast_state(torch)
     _events.emit("first", rows=_root["rows"])
     _count_rows(torch, module)
-    _root["autocast"] = _calibrate.autocast_state(torch)
 
 
 def _count_rows(torch, module):

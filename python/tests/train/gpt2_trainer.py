@@ -31,7 +31,7 @@ arguments = TrainingArguments(
     out,
     per_device_train_batch_size=batch,
     max_steps=steps,
-    learning_rate=1e-3,
+    learning_rate=5e-5 if full else 1e-3,  # the default; and a fast one
     save_steps=int(os.environ.get("SAVE_STEPS", "1000")),
     use_cpu=True,
     report_to=[],
