@@ -56,7 +56,7 @@ bench:
 	@$(GO) run ./tools/bench
 	@$(GO) test ./internal/memory ./internal/plan -run '^$$' -bench 'Estimate|Quick|Plan' | grep '^Bench'
 
-# Emitted files, read by the libraries that they are for; two minutes.
+# Emitted files, read by the libraries that they are for; three minutes on two cores.
 emit-check: venv
 	@scripts/emit-venv.sh
 	UNOOM_EMIT_CHECK=1 $(GO) test ./internal/emit -count=1 -v -timeout 30m -run 'Libraries|Gradients|Kubernetes|Slurm|Launch'
