@@ -28,6 +28,7 @@ func (c *planCommand) printPlan(r *plan.Result) error {
 		c.printWhy(p, r)
 	}
 	c.printNotes(p, r, best)
+	c.printWarnings(p, c.workload.said)
 	return p.Err()
 }
 
