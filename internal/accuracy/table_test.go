@@ -19,10 +19,10 @@ func TestReadTable(t *testing.T) {
 		t.Fatal(rows, err)
 	}
 	for text, want := range map[string]string{
-		"":                             "read the header of the table: EOF",
-		"id,model\n":                   `the table has no column "source"`,
-		measured + "\"open":            "read the table: ",
-		measured + "too,few\n":         "read the table: ",
+		"":                              "read the header of the table: EOF",
+		"id,model\n":                    `the table has no column "source"`,
+		measured + "\"open":             "read the table: ",
+		measured + "too,few\n":          "read the table: ",
 		strings.ToUpper(measured[:200]): `the table has no column "id"`,
 	} {
 		if _, err := ReadTable(strings.NewReader(text)); err == nil || !strings.HasPrefix(err.Error(), want) {

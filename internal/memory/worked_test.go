@@ -134,7 +134,7 @@ func TestWorkedResidueOfALayer(t *testing.T) {
 			}
 			return sum
 		}
-		got := float64(kept(5)-kept(4)) / float64(2*2*1024*m.Hidden) + 1
+		got := float64(kept(5)-kept(4))/float64(2*2*1024*m.Hidden) + 1
 		if math.Abs(got-want) > 1 { // published to a half
 			t.Errorf("%s: %.2f, measured %.1f", name, got, want)
 		}

@@ -29,6 +29,7 @@ func Choices() map[Field][]string {
 	return map[Field][]string{
 		FieldMethod:        {"full", "lora", "qlora", "dora", "qdora", "frozen"},
 		FieldBase:          {"nf4", "nf4-double", "int8", "gptq-4bit"},
+		FieldObjective:     {"sft", "dpo", "kto", "simpo", "orpo", "ppo"},
 		FieldDType:         {"fp32", "amp-bf16", "amp-fp16", "bf16", "fp16", "fp8"},
 		FieldWeights:       {"fp32", "bf16", "fp16"},
 		FieldAutocast:      {"none", "bf16", "fp16", "fp8"},
@@ -118,6 +119,9 @@ func (s *Statement) Build(m *model.Model, cards gpu.Request) (*Workload, error) 
 	b := &builder{s, w, m, int64(max(cards.Count, 1))}
 	w.Framework = Framework(b.choose(FieldFramework, string(HFTrainer)))
 	w.Method = Method(b.quiet(FieldMethod, string(Full)))
+	if o := b.Value(FieldObjective); o != "sft" {
+		w.Objective = Objective(o)
+	}
 	w.AllocConf = s.Value(FieldAllocConf)
 	w.Compile, w.EMA, w.Eval, w.Padded = b.yes(FieldCompile), b.yes(FieldEMA), b.yes(FieldEval), b.yes(FieldPadded)
 	for _, step := range []func() error{b.adapter, b.sample, b.batch, b.spread, b.memory, b.precision, b.optimizer, b.kernels, b.fits} {

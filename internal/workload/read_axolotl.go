@@ -58,7 +58,7 @@ func (r *reader) axolotl(n *node) {
 	}
 	if v, key := r.use(n, "rl"); v != nil {
 		s, _ := v.str()
-		r.warn(WarnNotModelled, v, key, s)
+		r.objective(s, key, v)
 	}
 	r.notModelled(n, "unfrozen_parameters", "relora_steps", "relora_prune_ratio", "lisa_n_layers", "fp8", "peft_layers_to_transform", "ddp_static_graph", "qat", "trainer_cls", "reward_model", "is_multimodal", "vision_chat_template", "dp_replicate_size", "expert_parallel_size", "galore_rank", "optim_target_modules", "process_reward_model", "quantize_moe_experts", "resize_token_embeddings_to_32x", "ebft")
 	r.modulesToSave(n, "lora_modules_to_save", "peft_modules_to_save")

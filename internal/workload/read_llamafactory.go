@@ -14,9 +14,11 @@ func looksLLaMAFactory(n *node) int {
 // model/adapter.py.
 func (r *reader) llamaFactory(n *node) {
 	if v, key := r.use(n, "stage"); v != nil {
-		if s, _ := v.str(); s != "sft" && s != "pt" {
-			r.warn(WarnNotModelled, v, key, s)
+		stage, _ := v.str()
+		if how, _ := n.get("pref_loss").str(); stage == "dpo" && (how == "orpo" || how == "simpo") {
+			stage = how
 		}
+		r.objective(stage, key, v)
 	}
 	r.trainingArguments(n)
 	r.model(n, "model_name_or_path")

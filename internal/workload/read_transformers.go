@@ -34,6 +34,20 @@ var (
 	attentionWords = map[string]string{"eager": "eager", "sdpa": "sdpa", "flash_attention_2": "flash", "flash_attention_3": "flash", "flash_attention_4": "flash", "flex_attention": "flex", "kernels-community/flash-attn": "flash", "kernels-community/flash-attn2": "flash", "kernels-community/flash-attn3": "flash", "kernels-community/vllm-flash-attn3": "flash", "xformers": "mem-efficient", "sage": "flash"}
 )
 
+// objective states what the loss asks for, in the words of LLaMA-Factory's stage
+// and of Axolotl's rl. IPO is DPO with another formula over the same tensors.
+func (r *reader) objective(word, key string, v *node) {
+	switch word {
+	case "", "sft", "pt":
+	case "dpo", "kto", "simpo", "orpo", "ppo":
+		r.put(FieldObjective, word, key, v)
+	case "ipo":
+		r.put(FieldObjective, string(DPO), key, v)
+	default:
+		r.warn(WarnNotModelled, v, key, word)
+	}
+}
+
 // trainingArguments reads what TrainingArguments has.
 // Source of names and defaults: transformers training_args.py.
 func (r *reader) trainingArguments(n *node) {

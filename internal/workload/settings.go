@@ -22,6 +22,7 @@ const (
 	FieldTargets       Field = "targets" // separated by commas
 	FieldDropout       Field = "lora_dropout"
 	FieldBase          Field = "base"
+	FieldObjective     Field = "objective"
 	FieldDType         Field = "dtype"
 	FieldWeights       Field = "weights"  // dtype in which weights are loaded: fp32, bf16, fp16
 	FieldAutocast      Field = "autocast" // none, bf16, fp16, fp8
@@ -62,7 +63,7 @@ const (
 // Fields lists the fields in the order of the manual.
 func Fields() []Field {
 	return []Field{
-		FieldModel, FieldGPU, FieldCapacity, FieldGPUs, FieldFramework, FieldMethod, FieldRank, FieldTargets, FieldDropout, FieldBase,
+		FieldModel, FieldGPU, FieldCapacity, FieldGPUs, FieldFramework, FieldMethod, FieldRank, FieldTargets, FieldDropout, FieldBase, FieldObjective,
 		FieldDType, FieldWeights, FieldAutocast, FieldOptimizer, FieldInBackward, FieldGlobalBatch, FieldMicroBatch, FieldAccumulation,
 		FieldSeq, FieldTargetSeq, FieldImage, FieldCheckpointing, FieldReentrant, FieldSharding, FieldReshard, FieldBucketView, FieldTensor,
 		FieldSequence, FieldPipeline, FieldVirtual, FieldContext, FieldExpert, FieldShard, FieldOffload, FieldAttention, FieldLoss,
