@@ -328,7 +328,7 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 		return p.ends, nil
 	}
 	switch w.Framework {
-	case workload.HFTrainer, workload.PyTorch, workload.DeepSpeed, workload.ColossalAI, workload.FSDPQLoRA:
+	case workload.HFTrainer, workload.PyTorch, workload.DeepSpeed, workload.ColossalAI, workload.Composer, workload.FSDPQLoRA:
 		p := &player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq, accumulation: int(w.Accumulation), inputsPerToken: 3}
 		if lib.inputs > 0 {
 			p.inputsPerToken = lib.inputs

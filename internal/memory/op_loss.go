@@ -78,6 +78,33 @@ func (x *machine) crossEntropyInPlace(logits, labels tensor, rows, vocab int64) 
 	return losses
 }
 
+// crossEntropyKernel is flash-attention's cross entropy: the logits and one number
+// for each row are saved, backward makes the gradient in their dtype.
+// Source: flash-attention flash_attn/ops/triton/cross_entropy.py.
+func (x *machine) crossEntropyKernel(logits, labels tensor, rows, vocab int64) tensor {
+	rec := x.recording(logits)
+	var fn int32
+	n, d := rows*vocab, logits.dt
+	if rec {
+		fn = x.push(1, []tensor{logits}, []tensor{logits, labels}, func(f *frame) { f.send(0, f.x.make(n, d)) })
+	}
+	losses := x.tensor(rows, f32)
+	lse := x.tensor(rows, f32)
+	if rec {
+		x.saveOutput(lse)
+		losses.fn = fn
+	}
+	x.drop(lse)
+	return losses
+}
+
+// reduced is the mean of t, which it takes over.
+func (x *machine) reduced(t tensor) tensor {
+	r := x.reduce(t)
+	x.drop(t)
+	return r
+}
+
 // fusedLinearCE is Liger's fused linear cross entropy: gradients of the hidden
 // states and of the head are made in the forward pass, chunk by chunk.
 // Source: Liger-Kernel ops/fused_linear_cross_entropy.py.

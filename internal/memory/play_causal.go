@@ -144,6 +144,8 @@ func (p *player) causalLoss(h, labels tensor) (tensor, []tensor) {
 		loss := p.crossEntropy(shifted, labels, n, head.out)
 		x.drop(shifted)
 		return loss, []tensor{logits}
+	case lossKernel:
+		return x.reduced(x.crossEntropyKernel(logits, labels, n, head.out)), []tensor{logits}
 	case lossShiftLabels:
 		up := x.cast(logits, f32)
 		loss := p.crossEntropy(up, labels, n, head.out)

@@ -46,6 +46,8 @@ type library struct {
 	zeroApart    bool // each parameter has a master of its own
 	// pythonNorm and pythonGELU: LayerNorm and GELU are written in Python.
 	pythonNorm, pythonGELU bool
+	// lowNorm: LayerNorm runs in the dtype of autocast.
+	lowNorm bool
 	// adapterBase: adapters have the dtype of the base's computation.
 	adapterBase bool
 	// inputs counts the integer tensors of a batch for each token.
@@ -115,6 +117,7 @@ const (
 	lossForwardCopy                  // float32 in the model's forward, shifted copy (before 4.46)
 	lossShiftLabels                  // float32 logits, labels shifted instead (later)
 	lossFusedLinear                  // Liger
+	lossKernel                       // one kernel over 16-bit logits, labels rolled
 )
 
 // player plays the training step of one model.
@@ -180,7 +183,7 @@ func (p *player) layerNorm(t tensor, v *vector) tensor {
 	if p.lib.pythonNorm {
 		return x.layerNormPython(t, v.w, v.b, v.width)
 	}
-	if x.amp != f32 && t.dt.low() {
+	if x.amp != f32 && t.dt.low() && !p.lib.lowNorm {
 		up := x.cast(t, f32)
 		out := x.layerNorm(up, v.w, v.b, v.width)
 		x.drop(up)

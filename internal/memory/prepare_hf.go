@@ -80,8 +80,11 @@ func (p *player) chooseKernels(w *workload.Workload) error {
 	default:
 		return &NotModelled{"the loss " + string(w.Loss)}
 	}
-	if w.Compile {
+	switch {
+	case w.Compile:
 		return &NotModelled{"torch.compile in this framework"}
+	case w.FP8 != workload.NoFP8:
+		return &NotModelled{"fp8 in this framework"}
 	}
 	return nil
 }
@@ -297,8 +300,12 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 	case workload.FSDP:
 		s := &fsdp1{x: x, ranks: w.Parallel.Data, reduce: ld.dt, reshard: w.ReshardAfterForward != "never", prefetch: true, defers: w.Framework == workload.HFTrainer}
 		local := ld.dt
-		if p.upcast(w, ld.dt) {
+		switch {
+		case p.upcast(w, ld.dt):
 			local, s.mixed, p.amp = f32, true, ld.dt
+		case p.amp != f32 && ld.dt == f32 && ld.quant == 0:
+			// float32 shards, gathered in 16 bits
+			ld.dt, s.mixed, s.reduce = p.amp, true, p.amp
 		}
 		if w.Offload == workload.OffloadParams {
 			s.hostParams = true

@@ -263,7 +263,7 @@ func (l *library) set(key, value string) error {
 	case "fsdp_upcast":
 		return flag(&l.fsdpUpcast)
 	case "layer_norm":
-		l.pythonNorm = value == "python"
+		l.pythonNorm, l.lowNorm = value == "python", value == "low"
 	case "gelu":
 		l.pythonGELU = value == "python"
 	case "zero_grad":
@@ -291,7 +291,7 @@ func (l *library) set(key, value string) error {
 
 // The names of settings in the catalogue, in the order of their constants.
 var (
-	lossNames = []string{"shift-copy", "forward-copy", "shift-labels", "fused-linear"}
+	lossNames = []string{"shift-copy", "forward-copy", "shift-labels", "fused-linear", "kernel"}
 	normNames = []string{"eager", "fused", "in-place", "liger"}
 	ropeNames = []string{"python", "in-place", "kernel", "complex"}
 	implNames = []string{"foreach", "loop", "fused"}
