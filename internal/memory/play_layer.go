@@ -252,6 +252,9 @@ func (p *player) attention(b *block, in tensor) tensor {
 	x := p.x
 	defer x.as("", "attention")()
 	a := b.l.Attention
+	if a.MLA != nil {
+		return p.latentAttention(b, in)
+	}
 	h := heads{batch: p.batch, seq: p.seq, keySeq: p.seq, heads: a.Heads, kv: a.KVHeads, dim: a.HeadDim, vdim: a.VHeadDim, causal: a.Causal, dropout: a.Dropout}
 	var q, k, v tensor
 	switch {
@@ -443,6 +446,9 @@ func (p *player) eagerAttention(q, k, v tensor, h heads) tensor {
 func (p *player) feedForward(b *block, in tensor) tensor {
 	x := p.x
 	defer x.as("", "MLP")()
+	if b.l.MoE != nil {
+		return p.routedExperts(b, in)
+	}
 	m := b.l.MLP
 	if !m.Gated {
 		up := x.project(in, b.up)

@@ -18,7 +18,7 @@ func (p *player) prepareHF(w *workload.Workload) error {
 	default:
 		return &NotModelled{"the family " + string(w.Model.Family)}
 	}
-	if what := lacking(w); what != "" {
+	if what := lackingTransformers(w); what != "" {
 		return &NotModelled{what}
 	}
 	if w.Parallel.Tensor*w.Parallel.Pipeline*w.Parallel.Context != 1 {
