@@ -44,7 +44,9 @@ func FromRow(r Row, find func(w *Workload, r Row) (*model.Model, error)) (*Workl
 	if err := w.readSizes(r); err != nil {
 		return nil, err
 	}
-	w.readCheckpointing(r["checkpointing"])
+	if err := w.readCheckpointing(r["checkpointing"]); err != nil {
+		return nil, err
+	}
 	w.readAttention(r["attention"])
 	if err := w.readOptimizer(r["optimizer"]); err != nil {
 		return nil, err
@@ -340,7 +342,7 @@ func (w *Workload) readSizes(r Row) error {
 	return w.readLength(size)
 }
 
-func (w *Workload) readCheckpointing(text string) {
+func (w *Workload) readCheckpointing(text string) error {
 	low := strings.ToLower(text)
 	w.Checkpointing = NoCheckpointing
 	switch {
@@ -350,7 +352,8 @@ func (w *Workload) readCheckpointing(text string) {
 			w.Options["recompute-modules"] = strings.Trim(low[i:], "[] ")
 		}
 	case strings.HasPrefix(low, "unst"):
-		w.Suppose("checkpointing", string(NoCheckpointing), "not stated; the library's default", string(FullCheckpoint))
+		// Either way is usual, and the answers differ by a multiple.
+		return cannot("whether activations are checkpointed is not stated")
 	case strings.HasPrefix(low, "on"), strings.Contains(low, "full"):
 		w.Checkpointing = FullCheckpoint
 		if strings.Contains(low, "reentrant") {
@@ -358,6 +361,7 @@ func (w *Workload) readCheckpointing(text string) {
 			w.Reentrant = &yes
 		}
 	}
+	return nil
 }
 
 func (w *Workload) readAttention(text string) {

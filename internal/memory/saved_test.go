@@ -1,0 +1,126 @@
+package memory
+
+import (
+	"bytes"
+	"encoding/json"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"unoom/internal/model"
+)
+
+// What one layer saves for backward is what torch's autograd saves for it. Dropout
+// is off: its masks have four bytes for each element on CPUs, one on GPUs.
+func TestLayersSaveWhatTorchSaves(t *testing.T) {
+	if os.Getenv("UNOOM_TORCH") == "" {
+		t.Skip("SKIPPED: set UNOOM_TORCH=1 (make test-torch) to compare with real PyTorch")
+	}
+	python, err := filepath.Abs("../../.venv/bin/python")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(python); err != nil {
+		t.Skip("SKIPPED: no .venv with torch and transformers (make venv)")
+	}
+	type config map[string]any
+	type small struct {
+		Type   string  `json:"type"`
+		Layers string  `json:"layers"`
+		Config config  `json:"config"`
+		Batch  int64   `json:"batch"`
+		Seq    int64   `json:"seq"`
+		within float64 // share
+		encode bool
+	}
+	decoder := config{"hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 128,
+		"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+	with := func(more config) config { c := maps.Clone(decoder); maps.Copy(c, more); return c }
+	cases := []small{
+		{"llama", "num_hidden_layers", decoder, 2, 64, 0.001, false},
+		{"qwen3", "num_hidden_layers", with(config{"head_dim": 16}), 2, 64, 0.001, false},
+		{"gpt2", "n_layer", config{"n_embd": 64, "n_head": 4, "n_positions": 128, "vocab_size": 100, "bos_token_id": 1, "eos_token_id": 2, "attn_pdrop": 0, "resid_pdrop": 0}, 2, 64, 0.001, false},
+		{"mixtral", "num_hidden_layers", with(config{"intermediate_size": 96, "num_local_experts": 4, "num_experts_per_tok": 2}), 2, 64, 0.01, false},
+		{"deepseek_v3", "num_hidden_layers", with(config{"num_key_value_heads": 4, "moe_intermediate_size": 48, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 1,
+			"topk_group": 1, "first_k_dense_replace": 0, "q_lora_rank": 32, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16, "n_shared_experts": 1}), 2, 64, 0.03, false},
+		{"bert", "num_hidden_layers", config{"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 100, "max_position_embeddings": 128,
+			"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}, 2, 64, 0.001, true},
+	}
+	in, err := json.Marshal(cases)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(python, "testdata/saved.py")
+	cmd.Stdin = bytes.NewReader(in)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	raw, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("saved.py: %v\n%s", err, &stderr)
+	}
+	var torch struct {
+		Transformers, Torch string
+		Bytes               []float64
+	}
+	if err := json.Unmarshal(raw, &torch); err != nil {
+		t.Fatalf("saved.py printed %q: %v", raw, err)
+	}
+	t.Logf("transformers %s, torch %s", torch.Transformers, torch.Torch)
+	for i, c := range cases {
+		cfg := maps.Clone(c.Config)
+		cfg["model_type"], cfg[c.Layers] = c.Type, 1
+		data, _ := json.Marshal(cfg)
+		m, err := model.Parse(c.Type, data, model.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, want := float64(savedByLayer(m, c.Batch, c.Seq, c.encode)), torch.Bytes[i]
+		off := (got - want) / want
+		t.Logf("%s: %.0f bytes, torch %.0f (%+.1f %%)", c.Type, got, want, 100*off)
+		if max(off, -off) > c.within {
+			t.Errorf("%s: a layer saves %.0f bytes, torch saves %.0f (%+.1f %%)", c.Type, got, want, 100*off)
+		}
+	}
+}
+
+// savedByLayer plays the first layer in float32 with eager attention and sums
+// what its nodes hold, parameters and rotary tables aside.
+func savedByLayer(m *model.Model, batch, seq int64, encoder bool) int64 {
+	x := &machine{dev: &plainDevice{}, training: true}
+	x.item = x.items.id("", "other")
+	x.begin(Forward, "forward", 0)
+	x.newTape()
+	p := &player{x: x, batch: batch, seq: seq, lib: library{attn: attnEager, sharedRope: true}}
+	one := func(*model.Module) int64 { return 1 }
+	p.net = x.load(m, &plainLoader{train: func(place) bool { return true }}, func(int, int) bool { return true }, func(string) bool { return true }, one)
+	own := len(x.sts)
+	if !encoder && p.headDim() > 0 {
+		p.cos, p.sin = p.ropeTables(1, f32)
+		own = len(x.sts)
+	}
+	x.grad = true
+	in := x.newParam("input", batch*seq*m.Hidden, 1, 1, f32, true)
+	b := p.net.stacks[0].blocks[0]
+	if encoder {
+		p.postNormLayer(b, in, none())
+	} else {
+		p.decoderLayer(b, in)
+	}
+	seen := map[int32]bool{}
+	var sum int64
+	for _, st := range x.tape.saved {
+		if st >= int32(own) && !seen[st] {
+			seen[st] = true
+			sum += x.sts[st].bytes
+		}
+	}
+	return sum
+}
+
+// plainDevice hands out exactly what is asked for.
+type plainDevice struct{ next int32 }
+
+func (d *plainDevice) malloc(n int64, _ uint32) (int32, int64) { d.next++; return d.next, n }
+func (d *plainDevice) free(int32)                              {}
