@@ -27,7 +27,11 @@ func hardwareRemedies() []Remedy {
 				return never() // the bytes are there, in pieces
 			}
 			need := f.needed()
-			cards := f.holding(need)
+			worth := need
+			if f.Need == 0 { // the request is not the last one: a few percent more would not do
+				worth = max(need, f.Account.Capacity/4*5)
+			}
+			cards := f.holding(worth)
 			if len(cards) == 0 {
 				return never()
 			}
