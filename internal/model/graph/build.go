@@ -135,6 +135,7 @@ type ConvOpt struct {
 	Bias                              bool
 	KernelW, PadW                     int64 // where they differ from the height's; -1 for a padding of 0
 	Frozen                            bool
+	Standard                          bool // kernels are standardised and scaled by a gain
 }
 
 // Conv adds a two-dimensional convolution to out channels with a square kernel.
@@ -151,10 +152,13 @@ func (b *Builder) Conv(x Value, name string, out, kernel int64, o ConvOpt) Value
 		b.fail(name, "a kernel of %d×%d does not fit into %d×%d", win.Kernel[0], win.Kernel[1], h, w)
 		oh, ow = 1, 1
 	}
-	nd := Node{Op: Conv, Name: b.full(name), In: []Value{x}, Conv: win, Frozen: o.Frozen,
+	nd := Node{Op: Conv, Name: b.full(name), In: []Value{x}, Conv: win, Frozen: o.Frozen, Standard: o.Standard,
 		Params: []Param{{Name: "weight", Shape: []int64{out, c / g, win.Kernel[0], win.Kernel[1]}}}}
 	if o.Bias {
 		nd.Params = append(nd.Params, Param{Name: "bias", Shape: []int64{out}})
+	}
+	if o.Standard {
+		nd.Params = append(nd.Params, Param{Name: "gain", Shape: []int64{out, 1, 1, 1}})
 	}
 	return b.node(nd, Float, n, out, oh, ow)
 }

@@ -81,6 +81,8 @@ type Node struct {
 	P       float64 // dropout probability
 	InPlace bool    // writes into its first operand
 	Frozen  bool    // parameters are not trained, and norms use their running statistics
+	// Standard says that a convolution's kernels are standardised before each use.
+	Standard bool
 }
 
 // A Window is the geometry of a convolution or a pool.

@@ -128,6 +128,9 @@ func (g *Graph) Keeps(n *Node, old bool) Keeps {
 		if len(n.In) > 1 && in(0).Grad {
 			k.Operands = append(k.Operands, 1)
 		}
+		if n.Standard { // what the kernels became
+			extra(Float, n.Params[0].Shape...)
+		}
 	case CrissCross:
 		k.Operands = []int{0, 1}
 	case MatMul, Mul, Div:

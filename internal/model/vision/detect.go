@@ -89,6 +89,10 @@ func (d *detector) features(b *net, x graph.Value) []graph.Value {
 		}
 		return outs
 	}
+	if len(d.backbone) < 2 || d.backbone[0] != 'r' && d.backbone[0] != 'x' {
+		b.Fail("backbone %q is not known", d.backbone)
+		return nil
+	}
 	kind, rest, _ := strings.Cut(d.backbone[1:], "_")
 	depth, _ := strconv.Atoi(kind)
 	r := plainResNet(depth)

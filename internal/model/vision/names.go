@@ -137,5 +137,39 @@ func (s *Spec) check(in Input) error {
 	if s.Classes < 0 || s.Classes > 1<<24 {
 		return fmt.Errorf("%d classes are not a number of classes", s.Classes)
 	}
+	for _, w := range s.Widths {
+		if w < 1 || w > 1<<16 {
+			return fmt.Errorf("%d is not a width a network can have", w)
+		}
+	}
+	switch s.Builder {
+	case "densenet", "hrnet", "mixer", "swin", "swin_v2":
+		if len(s.Widths) != 1 {
+			return fmt.Errorf("%s wants one width, %d are given", s.Builder, len(s.Widths))
+		}
+	case "convnext":
+		if len(s.Widths) != len(s.Depths) || len(s.Widths) == 0 {
+			return fmt.Errorf("convnext wants as many widths as depths, %d and %d are given", len(s.Widths), len(s.Depths))
+		}
+	}
+	switch s.Builder {
+	case "swin", "swin_v2":
+		if len(s.Heads) != len(s.Depths) || len(s.Heads) == 0 || s.Window < 1 {
+			return fmt.Errorf("%s wants a window and as many numbers of heads as depths, %d and %d are given", s.Builder, len(s.Heads), len(s.Depths))
+		}
+		for i, h := range s.Heads {
+			if h < 1 || s.Widths[0]<<min(i, 16)%h != 0 {
+				return fmt.Errorf("%d heads do not divide the width of stage %d", h, i+1)
+			}
+		}
+	case "mixer":
+		if s.Patch < 1 || s.Depth < 1 || s.Depth > 1<<10 {
+			return fmt.Errorf("a mixer wants a patch and a depth")
+		}
+	case "nfnet":
+		if s.Depth < 0 || s.Depth > 16 {
+			return fmt.Errorf("no NFNet has the number %d", s.Depth)
+		}
+	}
 	return nil
 }

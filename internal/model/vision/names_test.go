@@ -83,8 +83,21 @@ func TestNamesOfEarlierReleasesAreUnderstood(t *testing.T) {
 	}
 }
 
+func TestSpecsThatCannotBeAreRefused(t *testing.T) {
+	for _, s := range []Spec{
+		{Builder: "swin"}, {Builder: "swin_v2", Widths: []int64{96}, Heads: []int64{3}, Depths: []int{2}}, {Builder: "mixer", Widths: []int64{8}}, {Builder: "densenet"},
+		{Builder: "convnext", Depths: []int{1, 2}, Widths: []int64{8}}, {Builder: "vit"}, {Builder: "hrnet"}, {Builder: "segformer"}, {Builder: "nfnet", Depth: -1},
+		{Builder: "swin", Widths: []int64{96}, Heads: []int64{5}, Depths: []int{2}, Window: 7}, {Builder: "mobile", Method: "x"}, {Builder: "nothing"}, {Builder: "resnet", Depth: 51},
+		{Builder: "detector", Method: "faster"}, {Builder: "detector", Method: "faster", Backbone: "q9"}, {Builder: "detector", Method: "faster", Backbone: "hrx"}, {Builder: "resnet", Depth: 50, Widths: []int64{-1}},
+	} {
+		if _, err := s.Build(Input{1, 64, 64}); err == nil {
+			t.Errorf("%+v was built", s)
+		}
+	}
+}
+
 func FuzzParseName(f *testing.F) {
-	for _, s := range []string{"deeplabv3_r101-d16-mg124_512x1024_40k_cityscapes", "fcn_unet_s5-d16_64x64_40k_drive", "ocrnet_hr48_512x512_80k_ade20k"} {
+	for _, s := range []string{"deeplabv3_r101-d16-mg124_512x1024_40k_cityscapes", "fcn_unet_s5-d16_64x64_40k_drive", "ocrnet_hr48_512x512_80k_ade20k", "timm/swinv2_tiny_window8_256", "COCO-Detection/faster_rcnn_R_50_C4_1x", "cascade-mask-rcnn_x101-64x4d_fpn_1x_coco"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, name string) {

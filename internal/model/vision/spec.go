@@ -177,6 +177,9 @@ func (s *Spec) forward(b *net, x graph.Value) (graph.Value, error) {
 			return graph.None, fmt.Errorf("no VoVNet is called %q", s.Method)
 		}
 		return v.forward(b, x, classes), nil
+	case "nfnet": // depth (the number in its name), same (DeepMind's form)
+		f := nfNet{scale: int64(s.Depth) + 1, paper: s.Same}
+		return f.forward(b, x, classes), nil
 	case "alexnet":
 		return alexnet(b, x, classes), nil
 	case "googlenet":

@@ -42,7 +42,7 @@ func parseZoo(name string) *Spec {
 	name = timmTag.ReplaceAllString(name, "")
 	same := strings.HasPrefix(name, "tf_")
 	name = strings.TrimPrefix(name, "tf_")
-	for _, family := range []func(string, bool) *Spec{zooMobile, zooViT, zooResNet, zooRegNet, zooConvNeXt, zooCSP, zooPlain, zooSwin, zooSwinV2, zooHRNet, zooMixer, zooGhost, zooRepVGG, zooVoV, zooSegFormer} {
+	for _, family := range []func(string, bool) *Spec{zooMobile, zooViT, zooResNet, zooRegNet, zooConvNeXt, zooCSP, zooPlain, zooSwin, zooSwinV2, zooHRNet, zooMixer, zooGhost, zooRepVGG, zooVoV, zooSegFormer, zooNFNet} {
 		if s := family(name, same); s != nil {
 			return s
 		}
