@@ -125,7 +125,7 @@ func (c *planCommand) layout(ch *plan.Choice) string {
 	case ch.Sharding == speed.FSDP && ch.Shard < ch.Data:
 		parts = append(parts, c.say("layout_hybrid", ch.Shard, ch.Data/ch.Shard))
 	default:
-		parts = append(parts, c.say("layout_"+string(ch.Sharding), ch.Data))
+		parts = append(parts, c.say("layout_"+string(ch.Sharding), ch.Data*ch.Context))
 	}
 	for _, d := range []struct {
 		id string
@@ -241,7 +241,7 @@ func (c *planCommand) short(x *plan.Plan) string {
 	ch := &x.Choice
 	parts := []string{c.say("short_batch", ch.BatchName()), ch.LayoutName()}
 	if ch.Recompute != plan.RecomputeNone {
-		parts = append(parts, c.say("short_recompute", ch.RecomputeName(x.Workload.Model.Layers())))
+		parts = append(parts, c.say("short_recompute", ch.RecomputeName((x.Workload.Model.Layers()+ch.Pipeline-1)/ch.Pipeline)))
 	}
 	if name := ch.OffloadName(); name != "none" {
 		parts = append(parts, c.say("short_offload", name))

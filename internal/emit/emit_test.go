@@ -52,7 +52,7 @@ func someJob(t testing.TB, models []*model.Model, n int) *Job {
 		w.Optimizer.Impl = pick(r, "foreach", "fused", "loop")
 	}
 	if w.Checkpointing == workload.FullCheckpoint && r.IntN(5) == 0 {
-		w.Options = map[string]string{"recompute_num_layers": "3"}
+		w.CheckpointLayers = 3
 	}
 	if w.Checkpointing != workload.NoCheckpointing && r.IntN(3) == 0 {
 		on := r.IntN(2) == 0

@@ -71,7 +71,7 @@ func settings(w *workload.Workload) []setting {
 	flag("padded", w.Padded)
 	add("checkpointing", string(w.Checkpointing), string(workload.NoCheckpointing))
 	if w.Checkpointing == workload.FullCheckpoint {
-		add("checkpointed-layers", w.Options["recompute_num_layers"], "")
+		num("checkpointed-layers", w.CheckpointLayers, 0)
 	}
 	if w.Reentrant != nil && w.Checkpointing != workload.NoCheckpointing {
 		add("reentrant", strconv.FormatBool(*w.Reentrant), "")

@@ -75,10 +75,16 @@ func foldable(w *workload.Workload) (fold, bool) {
 	if w.Model.Image != nil {
 		return fold{}, false
 	}
+	if method, _ := w.Option("recompute-method"); method == "block" || w.CheckpointLayers > 0 {
+		return fold{}, false // the first layers are not like the others
+	}
+	if n, ok := w.Option("recompute-num-layers"); ok && n != "1" {
+		return fold{}, false // nor is a group of layers like one
+	}
 	stages := int(max(w.Parallel.Pipeline, 1))
 	if stages > 1 {
 		// Every stage must lose as many layers as the others.
-		for _, o := range []string{"num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "hybrid-layer-pattern"} {
+		for _, o := range []string{"num-layers-per-virtual-pipeline-stage", "num-virtual-stages-per-pipeline-rank", "decoder-first-pipeline-num-layers", "decoder-last-pipeline-num-layers", "hybrid-layer-pattern", "pipeline-model-parallel-layout"} {
 			if _, set := w.Option(o); set {
 				return fold{}, false
 			}

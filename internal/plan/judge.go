@@ -45,11 +45,12 @@ func (p *planner) judge(c *Choice) Judgement {
 // knows that it does not play it refuses itself.
 //
 // Known gap: the engine does not yet look at the offload of activations, at
-// selective recomputation outside of torchtitan, or at recomputation of some
-// layers only; its figures would be those of other settings.
+// selective recomputation outside of torchtitan and Megatron, or at recomputation
+// of some layers outside of Megatron; its figures would be those of other settings.
 func (p *planner) played(c *Choice) bool {
-	partial := c.Recompute == RecomputeFull && c.Layers < p.space.layersOfRank(c)
-	selective := c.Recompute == RecomputeSelective && p.target(c) != Torchtitan
+	target := p.target(c)
+	partial := c.Recompute == RecomputeFull && c.Layers < p.space.layersOfRank(c) && target != Megatron
+	selective := c.Recompute == RecomputeSelective && target != Torchtitan && target != Megatron
 	return !c.OffloadActivations && !selective && !partial
 }
 

@@ -185,7 +185,14 @@ func (p *planner) ladder(to *Choice) []Step {
 		peak, time float64
 	}
 	cur := p.base
-	form := func() float64 { return p.ask(&cur).total }
+	// One measure for the whole way: the engine's where it plays both ends.
+	quick := p.ask(&p.base).played && p.ask(to).played
+	form := func() float64 {
+		if quick {
+			return p.ask(&cur).total
+		}
+		return p.space.form.peak(&cur).total
+	}
 	stops := []stop{{peak: form(), time: p.space.time(&cur)}}
 	for _, m := range p.moves() {
 		before := cur.Micro

@@ -57,6 +57,10 @@ func asMegatron(w *workload.Workload) *workload.Workload {
 	on("fp16", half(w))
 	on("accumulate-allreduce-grads-in-fp32", half(w))
 	on("cross-entropy-loss-fusion", w.Loss == workload.LossMegatron)
+	if w.CheckpointLayers > 0 { // the first layers of each stage
+		set("recompute-method", "block")
+		number("recompute-num-layers", w.CheckpointLayers)
+	}
 	set("hidden-dropout", "0")
 	set("attention-dropout", "0")
 	switch a.Position {

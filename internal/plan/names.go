@@ -26,7 +26,7 @@ func (c *Choice) RecomputeName(per int) string {
 func (c *Choice) LayoutName() string {
 	var parts []string
 	switch {
-	case c.Sharding == speed.NoSharding || c.Data*c.Context == 1:
+	case c.Sharding == speed.NoSharding || c.Data == 1:
 	case c.Sharding == speed.FSDP && c.Shard < c.Data:
 		parts = append(parts, fmt.Sprintf("fsdp %d × %d", c.Shard, c.Data/c.Shard))
 	default:

@@ -1,16 +1,11 @@
 package plan
 
 import (
-	"strconv"
 	"strings"
 
 	"unoom/internal/speed"
 	"unoom/internal/workload"
 )
-
-// layersOption is the workload option that holds the number of layers of a rank
-// that are recomputed, where it is not all of them. The name is Megatron's.
-const layersOption = "recompute_num_layers"
 
 // upcastOption says that accelerate's FSDP keeps 16-bit weights that are trained
 // in float32 and gathers them in 16 bits, which is what it does under
@@ -49,10 +44,8 @@ func choiceOf(w *workload.Workload) Choice {
 	switch w.Checkpointing {
 	case workload.FullCheckpoint:
 		c.Recompute, c.Layers = RecomputeFull, per
-		if text, ok := w.Option(layersOption); ok {
-			if n, err := strconv.Atoi(text); err == nil && n > 0 && n < per {
-				c.Layers = n
-			}
+		if n := int(w.CheckpointLayers); n > 0 && n < per {
+			c.Layers = n
 		}
 	case workload.Selective:
 		c.Recompute, c.Layers = RecomputeSelective, per
@@ -244,11 +237,10 @@ func apply(w *workload.Workload, base, c *Choice, target Target) *workload.Workl
 	}
 	n.Checkpointing = map[Recompute]workload.Checkpointing{RecomputeNone: workload.NoCheckpointing, RecomputeSelective: workload.Selective, RecomputeFull: workload.FullCheckpoint}[c.Recompute]
 	per := (w.Model.Layers() + c.Pipeline - 1) / c.Pipeline
-	some := ""
+	n.CheckpointLayers = 0
 	if c.Recompute == RecomputeFull && c.Layers < per {
-		some = strconv.Itoa(c.Layers)
+		n.CheckpointLayers = int64(c.Layers)
 	}
-	setOption(n, layersOption, some)
 	switch {
 	case c.OffloadWeights:
 		n.Offload = workload.OffloadParams

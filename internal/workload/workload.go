@@ -293,6 +293,9 @@ type Workload struct {
 	Padded bool `json:"padded,omitempty"`
 
 	Checkpointing Checkpointing `json:"checkpointing"`
+	// CheckpointLayers is how many layers of a pipeline rank full checkpointing
+	// recomputes, the first ones; 0: all.
+	CheckpointLayers int64 `json:"checkpoint_layers,omitempty"`
 	// Reentrant is torch.utils.checkpoint's use_reentrant, nil: the default of
 	// the framework.
 	Reentrant *bool     `json:"reentrant,omitempty"`
