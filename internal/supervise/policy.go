@@ -182,7 +182,7 @@ func decideFragmented(last Past, can Abilities) (Next, bool) {
 		return Next{}, false // the trials say that even one piece would be too small
 	}
 	s := last.Settings
-	s.AllocConf = "expandable_segments:True"
+	s.AllocConf = expandable
 	return Next{Action: ActionRetry, Settings: s, Remedies: []string{remedyExpandable},
 		Why: "run_why_fragmented", Args: []string{v.Figures.Cached().String(), v.Figures.Tried.String()}}, true
 }
@@ -257,11 +257,29 @@ func smallerBatch(past []Past, can Abilities) (Next, bool) {
 		if s.Samples > 0 {
 			next.Why = "run_why_batch_uneven"
 		}
+		easeTight(&next, last, can)
 		next.Args = []string{strconv.Itoa(s.MicroBatch), strconv.Itoa(s.Accumulation), strconv.Itoa(last.Micro), strconv.Itoa(max(1, last.Accumulation))}
 		return next, true
 	}
 	return Next{}, false
 }
+
+// easeTight joins the free pieces from the start where a size was seen to fit with
+// less than 2 % of the room left: later steps are laid out otherwise than the
+// trial, and would fail on a piece that is too small.
+func easeTight(next *Next, last Past, can Abilities) {
+	p, room := next.Predicted, usable(last.Verdict)
+	if p == nil || room == 0 || p.Source != "calibration" || !can.Environment || next.Settings.AllocConf != "" {
+		return
+	}
+	if p.High+2*margin(room) > room && p.Mid+margin(room) <= room {
+		next.Settings.AllocConf = expandable
+		next.Remedies = append(next.Remedies, remedyExpandable)
+	}
+}
+
+// expandable is the allocator's setting under which free pages are joined.
+const expandable = "expandable_segments:True"
 
 // cutInto cuts the rows of a step into as few micro-batches of at most m rows
 // as possible. Where equal ones would be nearly as large as m they are equal:
@@ -313,6 +331,7 @@ func checkpointed(past []Past, can Abilities, lim Limits) (Next, bool) {
 			next.Remedies = append(next.Remedies, remedyAccumulate)
 		}
 		next.Settings, next.Predicted = s, p
+		easeTight(&next, last, can)
 		return next, true
 	}
 	return Next{}, false

@@ -127,6 +127,25 @@ func TestUnequalMicroBatches(t *testing.T) {
 	}
 }
 
+// A size that was seen to fit with hardly anything left gets joined pieces along.
+func TestATightFitIsEased(t *testing.T) {
+	can := Abilities{Batch: "hf_trainer", Environment: true}
+	for reserved, want := range map[units.Bytes]string{22 * gib: "", 23*gib + gib/4: "expandable_segments:True"} {
+		p := oom(calibrated(gib, 1, 2, 16))
+		trials := p.Verdict.Process.Calibration.Trials
+		trials[len(trials)-1].Reserved = reserved // of 23.5 GiB that the job can have
+		n := Decide([]Past{p}, can, Limits{MaxRestarts: 8, MinMicro: 1})
+		if n.Settings.AllocConf != want || n.Settings.MicroBatch != 16 {
+			t.Errorf("%v reserved: %q, micro-batch %d", reserved, n.Settings.AllocConf, n.Settings.MicroBatch)
+		}
+		can.Environment = false
+		if n := Decide([]Past{p}, can, Limits{MaxRestarts: 8, MinMicro: 1}); n.Settings.AllocConf != "" {
+			t.Error("set where nobody reads it")
+		}
+		can.Environment = true
+	}
+}
+
 // A run speaks of remedies as explain, plan and the documents do.
 func TestRemediesAreThoseOfTheCatalogue(t *testing.T) {
 	for _, code := range []remedy.Code{remedyAccumulate, remedyCheckpointing, remedyExpandable, remedyFraction, remedyWorkers, remedyPinned} {

@@ -101,7 +101,8 @@ func predictor(past []Past, checkpointing bool, engine Predictor) func(micro int
 			rows := int(float64(micro)*perMicro + 0.5)
 			mid := f.at(rows)
 			p := &ledger.Predicted{Low: mid, Mid: mid, High: units.Bytes(float64(mid) * (1 + f.reserve)), Source: "calibration"}
-			if _, tried := f.passed[rows]; tried {
+			if t, tried := f.passed[rows]; tried {
+				p.High = max(mid, t.Reserved)
 				return p, true
 			}
 			if f.least > 0 && (rows >= f.least || rows > f.most && 10*f.least <= 11*f.most) {
