@@ -289,7 +289,7 @@ func (c *call) accelerate(args []string) bool {
 	opts, rest := options(args, "multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "m", "module", "quiet", "debug", "cpu", "tpu", "no_python", "use_parallelism_config")
 	n := &node{shape: object}
 	set := func(path, value string) { n.set(path, &node{shape: scalar, text: value, where: c.where}) }
-	for k, v := range opts {
+	for k, v := range sorted(opts) {
 		switch {
 		case k == "use_deepspeed":
 			set("distributed_type", "DEEPSPEED")

@@ -1,9 +1,12 @@
 package workload
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
+	"iter"
+	"maps"
 	"path"
 	"regexp"
 	"slices"
@@ -156,6 +159,18 @@ func readFile(name string, open Open, depth int, overrides []override) (*Reading
 
 func newReader(name string, k Kind, open Open, depth int) *reader {
 	return &reader{open: open, name: name, depth: depth, out: &Reading{Name: name, Kind: k, Settings: Settings{}, Options: map[string]string{}}}
+}
+
+// sorted yields a map by its keys, so that the same file is always read the same
+// way.
+func sorted[K cmp.Ordered, V any](m map[K]V) iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			if !yield(k, m[k]) {
+				return
+			}
+		}
+	}
 }
 
 // take reads a tree and lists what was left unread.

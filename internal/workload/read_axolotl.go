@@ -15,8 +15,8 @@ func (r *reader) axolotl(n *node) {
 	r.assume(FieldFramework, string(HFTrainer), "", "Axolotl runs transformers' Trainer")
 	r.model(n, "base_model")
 	r.use(n, "base_model_config", "tokenizer_config", "model_type")
-	for key, f := range map[string]Field{"micro_batch_size": FieldMicroBatch, "gradient_accumulation_steps": FieldAccumulation, "sequence_len": FieldSeq,
-		"tensor_parallel_size": FieldTensor, "lora_r": FieldRank} {
+	for key, f := range sorted(map[string]Field{"micro_batch_size": FieldMicroBatch, "gradient_accumulation_steps": FieldAccumulation, "sequence_len": FieldSeq,
+		"tensor_parallel_size": FieldTensor, "lora_r": FieldRank}) {
 		r.number(f, n, key)
 	}
 	r.number(FieldContext, n, "context_parallel_size", "sequence_parallel_degree")
@@ -140,9 +140,9 @@ func (r *reader) axolotlKernels(n *node) {
 		r.either(FieldAttention, n, a.means, "", a.key)
 	}
 	r.words(FieldAttention, n, attentionWords, "attn_implementation")
-	for key, option := range map[string]string{"liger_rms_norm": "liger", "liger_glu_activation": "liger", "liger_rope": "", "liger_layer_norm": "", "liger_swiglu": "liger"} {
-		if on, _, v, _ := r.flag(n, key); on && option != "" {
-			r.put(FieldKernels, option, key, v)
+	for _, key := range []string{"liger_rope", "liger_layer_norm", "liger_swiglu", "liger_glu_activation", "liger_rms_norm"} {
+		if on, _, v, _ := r.flag(n, key); on && key != "liger_rope" && key != "liger_layer_norm" {
+			r.put(FieldKernels, "liger", key, v)
 		}
 	}
 	r.either(FieldLoss, n, "liger", "", "liger_fused_linear_cross_entropy")

@@ -74,7 +74,7 @@ func (r *reader) zero(z *node) {
 		s, _ := v.str()
 		r.zeroStage(v, "zero_optimization."+key, s)
 	}
-	for key, what := range map[string]Offload{"offload_optimizer": OffloadOptimizer, "offload_param": OffloadParams} {
+	for key, what := range sorted(map[string]Offload{"offload_optimizer": OffloadOptimizer, "offload_param": OffloadParams}) {
 		c := z.get(key)
 		if c == nil {
 			continue

@@ -34,8 +34,8 @@ func (r *reader) megatron(n *node) {
 		}
 		r.out.Options[strings.ReplaceAll(k, "_", "-")] = s
 	}
-	for key, f := range map[string]Field{"micro_batch_size": FieldMicroBatch, "global_batch_size": FieldGlobalBatch, "tensor_model_parallel_size": FieldTensor, "pipeline_model_parallel_size": FieldPipeline,
-		"context_parallel_size": FieldContext, "expert_model_parallel_size": FieldExpert, "num_virtual_stages_per_pipeline_rank": FieldVirtual} {
+	for key, f := range sorted(map[string]Field{"micro_batch_size": FieldMicroBatch, "global_batch_size": FieldGlobalBatch, "tensor_model_parallel_size": FieldTensor, "pipeline_model_parallel_size": FieldPipeline,
+		"context_parallel_size": FieldContext, "expert_model_parallel_size": FieldExpert, "num_virtual_stages_per_pipeline_rank": FieldVirtual}) {
 		r.number(f, n, key)
 	}
 	if _, said := r.number(FieldSeq, n, "seq_length", "encoder_seq_length"); said {

@@ -40,12 +40,12 @@ func (r *reader) torchtitan(n *node) {
 		}
 		v.read = true
 	}
-	for f, keys := range map[Field][]string{
+	for f, keys := range sorted(map[Field][]string{
 		FieldTensor:   {"parallelism.tensor_parallel_degree", "training.tensor_parallel_degree"},
 		FieldPipeline: {"parallelism.pipeline_parallel_degree", "experimental.pipeline_parallel_degree"},
 		FieldContext:  {"parallelism.context_parallel_degree", "experimental.context_parallel_degree"},
 		FieldExpert:   {"parallelism.expert_parallel_degree"},
-	} {
+	}) {
 		r.number(f, n, keys...)
 	}
 	r.titanSharding(n)

@@ -28,7 +28,7 @@ func (r *reader) torchtune(n *node) {
 	r.put(FieldFramework, string(Torchtune), "_component_", n0("model"))
 	r.torchtuneModel(n)
 	r.assume(FieldSharding, string(FSDP2), "", "torchtune's distributed recipes use fully_shard")
-	for key, f := range map[string]Field{"batch_size": FieldMicroBatch, "gradient_accumulation_steps": FieldAccumulation, "tensor_parallel_dim": FieldTensor, "context_parallel_dim": FieldContext, "data_parallel_shard_dim": FieldShard} {
+	for key, f := range sorted(map[string]Field{"batch_size": FieldMicroBatch, "gradient_accumulation_steps": FieldAccumulation, "tensor_parallel_dim": FieldTensor, "context_parallel_dim": FieldContext, "data_parallel_shard_dim": FieldShard}) {
 		if v := n.get(key); v != nil {
 			if i, ok := v.integer(); ok && i < 1 { // -1: all that are left
 				v.read = true
