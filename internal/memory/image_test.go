@@ -81,3 +81,24 @@ func TestImagesLeaveNothingBehind(t *testing.T) {
 		t.Errorf("%.0f bytes are left, 16 for each parameter are %.0f", got, want)
 	}
 }
+
+// The figures are those of mmdetection 2.11's and detectron2's pages, MiB divided
+// by 1000 and rounded to one decimal; the images are the largest of COCO's.
+func TestPublishedPeaksOfDetection(t *testing.T) {
+	for config, published := range map[string]float64{
+		"faster_rcnn_r50_fpn_1x_coco": 4.0, "cascade_mask_rcnn_x101_64x4d_fpn_1x_coco": 12.2, "retinanet_x101_64x4d_fpn_1x_coco": 10.0, "atss_r50_fpn_1x_coco": 3.7,
+		"mask_rcnn_r101_fpn_gn-all_2x_coco": 9.9, "cascade_rcnn_hrnetv2p_w32_20e_coco": 9.4, "COCO-Detection/faster_rcnn_R_101_C4_3x": 5.9,
+		"COCO-InstanceSegmentation/mask_rcnn_R_101_DC5_3x": 7.6,
+	} {
+		w := segmentation(t, config, 2, 800, 1344)
+		p, err := playImages(t, w)
+		if err != nil {
+			t.Errorf("%s: %v", config, err)
+			continue
+		}
+		got, want := float64(p.peak.allocated)/(1<<20), published*1000
+		if math.Abs(got/want-1) > 0.035 {
+			t.Errorf("%s: %.0f MiB, published are %.0f (%+.1f %%)", config, got, want, 100*(got/want-1))
+		}
+	}
+}
