@@ -80,7 +80,7 @@ func (z *zeroStates) make(group int64) {
 	}
 	x := z.x
 	defer x.as(OptimizerState, "optimizer state")()
-	x.item = x.items.id(OptimizerState, "float32 parameters")
+	x.item = x.items.id(OptimizerState, "float32 masters")
 	x.alloc(f32.size(z.part))
 	zeros := x.alloc(f32.size(min(z.part, group)))
 	x.item = x.items.id(OptimizerState, "optimizer state")

@@ -182,7 +182,7 @@ func (ld *zero3Loader) param(x *machine, p place, name string, n, rows, cols int
 	if n <= ld.z.persist {
 		t.st = x.alloc(d.size(n))
 	} else {
-		t.st = x.emptyStorage(d.size(n), "unsharded weights")
+		t.st = x.emptyStorage(d.size(n), "gathered weights")
 		u := ld.unitOf(p)
 		u.parts = append(u.parts, t.st)
 		u.n += n
@@ -192,7 +192,7 @@ func (ld *zero3Loader) param(x *machine, p place, name string, n, rows, cols int
 
 func (ld *zero3Loader) matrix(x *machine, p place, copies int64) *matrix {
 	mod := p.mod
-	defer x.as(Weights, "weights")()
+	defer x.as(Weights, "small weights")()
 	m := &matrix{in: mod.In, out: mod.Out}
 	for range copies {
 		m.w = ld.param(x, p, mod.Name, mod.In*mod.Out, mod.Out, mod.In, ld.dt, ld.train(p))
@@ -211,7 +211,7 @@ func (ld *zero3Loader) matrix(x *machine, p place, copies int64) *matrix {
 
 func (ld *zero3Loader) vector(x *machine, p place) *vector {
 	v := &vector{w: none(), b: none(), width: p.mod.Out}
-	defer x.as(Weights, "weights")()
+	defer x.as(Weights, "small weights")()
 	for i := range p.mod.Params {
 		q := &p.mod.Params[i]
 		if q.Tied {
