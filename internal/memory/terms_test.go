@@ -37,6 +37,9 @@ func TestTermsAreComplete(t *testing.T) {
 	}
 	listed := map[string]bool{}
 	for _, term := range Terms() {
+		if listed[term.Name] {
+			t.Errorf("%s: is there twice", term.Name)
+		}
 		listed[term.Name] = true
 		if counted[term.Name] == "" {
 			t.Errorf("%s: is a term that nothing counts", term.Name)
