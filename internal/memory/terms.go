@@ -44,6 +44,8 @@ func Terms() []Term {
 		{Weights, "small weights", "parameters that ZeRO-3 keeps whole, below stage3_param_persistence_threshold", "DeepSpeed runtime/zero/parameter_offload.py: mark_persistent_parameters"},
 		{OptimizerState, "float32 masters", "this rank's float32 copy of 16-bit weights under ZeRO", "DeepSpeed runtime/zero/stage_1_and_2.py: single_partition_of_fp32_groups"},
 		{Buffers, "gathered weights", "weights that ZeRO-3 has gathered and not yet let go of", "DeepSpeed runtime/zero/partition_parameters.py, partitioned_param_coordinator.py"},
+		{Weights, "reference model", "the frozen copy that DPO and KTO measure against; none beside adapters", "trl trainer/dpo_trainer.py: create_reference_model"},
+		{Buffers, "buckets of gradients", "in which DeepSpeed and ColossalAI reduce gradients: reduce_bucket_size, twice with overlap_comm", "DeepSpeed runtime/zero/stage_1_and_2.py: ipg_buffer; stage3.py"},
 		{"", "other", "what belongs to none of these: clones of gradients, casts, bias sums", "torch/csrc/autograd/engine.cpp"},
 		{Activations, "received activations", "what the pipeline stage before sent", "megatron/core/pipeline_parallel/p2p_communication.py"},
 		{Temporaries, "optimizer step", "the step's own tensors: square roots of a whole group with foreach, none when fused", "torch/optim/adamw.py: _multi_tensor_adamw"},
