@@ -11,10 +11,14 @@ import (
 // and the search repeated, until all that it finds was asked about. The fastest
 // then has to stand before the engine's whole estimate.
 func (p *planner) best(s *space) []candidate {
+	// What one round knows serves the next, and nobody else: a space may be changed.
+	s.times = map[int][]float64{}
+	defer func() { s.known, s.times = nil, nil }()
 	var list []candidate
 	for round := range maxRounds {
 		s.budget = p.budget / p.wide
 		list = s.search()
+		s.known = slices.Clone(list)
 		if !p.askAll(list) && round < maxRounds-1 {
 			continue
 		}

@@ -17,6 +17,12 @@ type space struct {
 	consts *speed.Constants
 	// measured is how the closed form is corrected, by what the engine said.
 	measured map[kind]float64
+	// known is what an earlier search found: its front prunes from the start.
+	known []candidate
+	// times are the step times without recomputation of each layout and variant, in
+	// the order of the search: no answer of the engine changes them.
+	times map[int][]float64
+	at    int // of the layouts of this search
 
 	batch   int // samples of a step, exactly
 	gpus    []int
@@ -120,7 +126,13 @@ func (s *space) fits(n *need) bool {
 
 // search returns the front of everything in the space that fits.
 func (s *space) search() []candidate {
+	s.at = 0
 	f := front{slowest: s.slowest}
+	for _, c := range s.known {
+		if c.need = s.need(&c.Choice); s.fits(&c.need) {
+			f.add(c)
+		}
+	}
 	s.variants(func(v Choice) {
 		s.layouts(v, func(l Choice) {
 			s.explore(&f, l)
@@ -268,6 +280,7 @@ func (s *space) offloads(c Choice, yield func(Choice)) {
 func (s *space) explore(f *front, c Choice) {
 	per := s.layersOfRank(&c)
 	micros := s.micros(&c)
+	s.at++
 	if len(micros) == 0 {
 		return
 	}
@@ -279,18 +292,8 @@ func (s *space) explore(f *front, c Choice) {
 	if !s.fits(&least) {
 		return
 	}
-	var times [24]float64
-	quickest := 0.0
-	for i, m := range micros {
-		free := c
-		s.setMicro(&free, m)
-		free.Recompute, free.Layers = RecomputeNone, 0
-		times[i] = s.time(&free)
-		if i == 0 || times[i] < quickest {
-			quickest = times[i]
-		}
-	}
-	if f.dominated(quickest, least.total) {
+	times := s.freeTimes(c, micros)
+	if f.dominated(slices.Min(times), least.total) {
 		return
 	}
 	for i, m := range micros {
@@ -299,7 +302,26 @@ func (s *space) explore(f *front, c Choice) {
 	}
 }
 
-// recompute searches how much of one micro-batch is recomputed.
+// freeTimes are the times of the micro-batches of a layout without recomputation.
+func (s *space) freeTimes(c Choice, micros []int) []float64 {
+	if t, ok := s.times[s.at]; ok {
+		return t
+	}
+	times := make([]float64, len(micros))
+	c.Recompute, c.Layers = RecomputeNone, 0
+	for i, m := range micros {
+		s.setMicro(&c, m)
+		times[i] = s.time(&c)
+	}
+	if s.times != nil {
+		s.times[s.at] = times
+	}
+	return times
+}
+
+// recompute searches how much of one micro-batch is recomputed. quickest is a
+// time that nothing of it is below: that without recomputation, and then, as more
+// layers cost more time, that of the layers before.
 func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 	try := func(r Recompute, layers int) bool {
 		c.Recompute, c.Layers = r, layers
@@ -313,7 +335,11 @@ func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 		if f.dominated(quickest, n.total) {
 			return true
 		}
-		f.add(candidate{c, n, s.time(&c)})
+		t := s.time(&c)
+		f.add(candidate{c, n, t})
+		if r == RecomputeFull {
+			quickest = max(quickest, t)
+		}
 		return true
 	}
 	if c.OffloadActivations {
