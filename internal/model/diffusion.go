@@ -11,15 +11,17 @@ func (c *config) perLevel(levels int, def int64, key string) []int64 {
 	out := make([]int64, levels)
 	_, v, ok := c.find(key)
 	var list []int64
-	if ok && json.Unmarshal(v, &list) == nil {
-		if len(list) != levels {
-			c.fail(key, "has %d entries for %d levels", len(list), levels)
-			list = nil
-		}
-	}
 	one := def
-	if list == nil && ok && len(v) > 0 && v[0] != '[' {
+	switch {
+	case !ok:
+	case len(v) == 0 || v[0] != '[':
 		one = c.dimOr(def, key)
+	case json.Unmarshal(v, &list) != nil:
+		c.fail(key, "is not a list of whole numbers")
+		list = nil // the part before the fault is there
+	case len(list) != levels:
+		c.fail(key, "has %d entries for %d levels", len(list), levels)
+		list = nil
 	}
 	for i := range out {
 		out[i] = one
