@@ -247,7 +247,7 @@ func (s *shell) words(text string) []string {
 			if name, ok := arrayName(piece); ok {
 				flush()
 				s.array(&out, name)
-			} else if v := s.expand(piece); strings.ContainsAny(v, " \t\n") && !have { // a bare variable is split
+			} else if v := s.expand(piece); strings.ContainsAny(v, " \t\n") && v != piece && !have { // a bare variable that is known is split
 				for _, w := range (&shell{vars: map[string]string{}, count: s.count}).words(v) {
 					out = append(out, w)
 					s.count++
