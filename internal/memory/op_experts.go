@@ -57,7 +57,9 @@ func (x *machine) nth(m *matrix, j, copies int64) *matrix {
 // each expert takes its tokens out, and adds its weighted result into the sum.
 // Tokens are taken to be spread evenly.
 // Source: transformers v4.48 models/mixtral/modeling_mixtral.py,
-// MixtralSparseMoeBlock; qwen2_moe and deepseek_v3 are written alike.
+// MixtralSparseMoeBlock; Qwen2MoeSparseMoeBlock is written alike. DeepseekV3MoE
+// (v4.51) is played alike, although its router, which takes a sigmoid, its weights
+// and its sum are in float32.
 func (p *player) routedExperts(b *block, in tensor) tensor {
 	x, e := p.x, b.l.MoE
 	defer x.as("", "experts")()
@@ -144,7 +146,7 @@ func (p *player) expertMLP(gate, up, down *matrix, act model.Act, in tensor) ten
 
 // latentAttention is DeepSeek's: queries, keys and values come out of low ranks,
 // and the part with rotary positions is joined to the part without.
-// Source: transformers v4.48 models/deepseek_v3/modeling_deepseek_v3.py,
+// Source: transformers v4.51 models/deepseek_v3/modeling_deepseek_v3.py,
 // DeepseekV3Attention.
 func (p *player) latentAttention(b *block, in tensor) tensor {
 	x, a := p.x, b.l.Attention

@@ -8,8 +8,8 @@ import (
 // prepareObjective doubles the batch where a sample has two answers, and loads
 // the frozen reference where there is one. With adapters the reference is the
 // model itself without them.
-// Source: trl trainer/dpo_trainer.py, concatenated_forward and
-// compute_ref_log_probs; trainer/kto_trainer.py.
+// Source: trl v0.20 trainer/dpo_trainer.py, concatenated_forward and
+// compute_ref_log_probs; trainer/kto_trainer.py, get_batch_loss_metrics.
 func (p *player) prepareObjective(w *workload.Workload, ld *plainLoader) error {
 	switch o := w.Objective; {
 	case o == workload.NextToken:
