@@ -107,8 +107,8 @@ func (p *player) forward(previous []tensor, label string) (batch []tensor, loss 
 			loss, outputs = p.encoderForward(batch[0], batch[1], p.checkpointed)
 			return
 		}
-		p.reference(batch[0], batch[1])
 		loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed)
+		p.reference(batch[0], batch[1])
 	}
 	if p.amp != f32 {
 		x.autocast(p.amp, run)

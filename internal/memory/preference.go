@@ -40,16 +40,20 @@ func (p *player) prepareObjective(w *workload.Workload, ld *plainLoader) error {
 }
 
 // reference runs the frozen model on the batch, without gradients, for the
-// probabilities of the answers.
+// probabilities of the answers: after the trained model, whose graph and logits
+// are alive.
+// Source: trl v0.20 trainer/dpo_trainer.py, get_batch_loss_metrics.
 func (p *player) reference(ids, labels tensor) {
 	if p.ref == nil {
 		return
 	}
 	x, net, grad, cache := p.x, p.net, p.x.grad, p.x.cache
+	cos, sin := p.cos, p.sin // what the trained model's recomputation refers to
 	p.net, x.grad, x.cache = p.ref, false, nil // an autocast region of its own
 	loss, outputs := p.causalModel(ids, labels, false)
 	x.drop(loss)
 	x.drop(outputs...)
 	x.clearCache()
 	p.net, x.grad, x.cache = net, grad, cache
+	p.cos, p.sin = cos, sin
 }
