@@ -48,7 +48,7 @@ func (p *player) reference(ids, labels tensor) {
 		return
 	}
 	x, net, grad, cache := p.x, p.net, p.x.grad, p.x.cache
-	cos, sin := p.cos, p.sin // what the trained model's recomputation refers to
+	cos, sin := p.cos, p.sin                   // what the trained model's recomputation refers to
 	p.net, x.grad, x.cache = p.ref, false, nil // an autocast region of its own
 	loss, outputs := p.causalModel(ids, labels, false)
 	x.drop(loss)
