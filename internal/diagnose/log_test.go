@@ -69,7 +69,7 @@ func TestCauses(t *testing.T) {
 		{name: "a conditional expression that joins predictions", want: remedy.EvalAccumulatesPredictions,
 			text: calls("main.py main trainer.evaluate()", site+"mylib/loop.py evaluate_all scores = new if scores is None else torch.cat((scores, new), dim=0)") + full},
 		{name: "IPython's arrow", want: remedy.EvalAccumulatesPredictions,
-			text: "OutOfMemoryError                          Traceback (most recent call last)\n<ipython-input-7-0a1b2c3d4e5f> in <module>\n----> 1 result = validate(net, loader)\n\n~/work/loop.py in validate(net, loader)\n     40         with torch.no_grad():\n     41             y = net(x)\n---> 42         outputs = y if outputs is None else torch.cat([outputs, y])\n     43     return outputs\n\n" + full},
+			text: "OutOfMemoryError                          Traceback (most recent call last)\n<ipython-input-7-0a1b2c3d4e5f> in <module>\n----> 1 result = validate(net, loader)\n\n~/code/loop.py in validate(net, loader)\n     40         with torch.no_grad():\n     41             y = net(x)\n---> 42         outputs = y if outputs is None else torch.cat([outputs, y])\n     43     return outputs\n\n" + full},
 		{name: "a network that joins features in evaluation", want: remedy.EvalWorkloadLarger,
 			text: calls("main.py validate out = net(x)", site+"torch/nn/modules/module.py _call_impl return forward_call(*args)", "net.py forward x = torch.cat(features, 1)") + full},
 		{name: "others hold a fifth, the job the rest", want: remedy.OtherProcess, among: true,
@@ -78,7 +78,7 @@ func TestCauses(t *testing.T) {
 		{name: "a buffer of generated code as wide as a vocabulary", want: remedy.LogitsVocab,
 			text: calls("train.py step loss = compiled(batch)", "/tmp/torchinductor_u/ab/cabc.py call buf3 = empty_strided_cuda((s0, 151936), (151936, 1), torch.float32)") + torchNew("9.10 GiB", "79.11 GiB", "5.20 GiB", "Including non-PyTorch memory, this process has 73.80 GiB memory in use. ", "70.10 GiB", "2.40 GiB")},
 		{name: "a large request in a language trainer", want: remedy.LogitsVocab, among: true,
-			text: calls("/work/sft.py main trainer.train()", site+"transformers/trainer.py compute_loss outputs = model(**inputs)") + torchNew("5.30 GiB", "79.11 GiB", "2.20 GiB", "Including non-PyTorch memory, this process has 76.80 GiB memory in use. ", "73.10 GiB", "2.40 GiB")},
+			text: calls("/home/ana/sft.py main trainer.train()", site+"transformers/trainer.py compute_loss outputs = model(**inputs)") + torchNew("5.30 GiB", "79.11 GiB", "2.20 GiB", "Including non-PyTorch memory, this process has 76.80 GiB memory in use. ", "73.10 GiB", "2.40 GiB")},
 		{name: "an evaluation that grows by as much each time", want: remedy.EvalAccumulatesPredictions, among: true,
 			text: "Evaluation [10/90] max mem: 9012\nEvaluation [20/90] max mem: 9031\nEvaluation [30/90] max mem: 9050\nEvaluation [40/90] max mem: 9069\nEvaluation [50/90] max mem: 9089\nEvaluation [60/90] max mem: 9108\nEvaluation [70/90] max mem: 9127\nEvaluation [80/90] max mem: 9146\nEvaluation [85/90] max mem: 9165\n" + full},
 

@@ -66,7 +66,7 @@ func TestTracebackForms(t *testing.T) {
 		{"python with ranks", "[rank1]: Traceback (most recent call last):\n[rank1]:   File \"/home/me/train.py\", line 7, in step\n[rank1]:     loss.backward()\n[rank1]:     ^^^^^^^^^^^^^^^\n", "/home/me/train.py", "step"},
 		{"rich", "╭──── Traceback (most recent call last) ────╮\n│ /home/me/train.py:7 in step               │\n│                                           │\n│ ❱ 7 │   loss.backward()                   │\n╰───────────────────────────────────────────╯\n", "/home/me/train.py", "step"},
 		{"notebook", "OutOfMemoryError                          Traceback (most recent call last)\nCell In[4], line 2, in step(x)\n      1 y = f(x)\n----> 2 loss.backward()\n", "Cell In[4]", "step"},
-		{"old notebook", "RuntimeError                              Traceback (most recent call last)\n~/work/train.py in step(x)\n----> 7 loss.backward()\n", "~/work/train.py", "step"},
+		{"old notebook", "RuntimeError                              Traceback (most recent call last)\n~/code/train.py in step(x)\n----> 7 loss.backward()\n", "~/code/train.py", "step"},
 		{"Windows", "Traceback (most recent call last):\n  File \"C:\\Users\\me\\train.py\", line 7, in step\n    loss.backward()\n", "C:\\Users\\me\\train.py", "step"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
