@@ -330,9 +330,11 @@ func TestLaunchScriptStartsTheProcesses(t *testing.T) {
 	python, _, _ := venv(t)
 	target, _ := Find("torchrun")
 	dir := t.TempDir()
+	// One write a rank: the two share a pipe, and print may write in pieces.
 	text := `import os, sys, torch.distributed as dist
 dist.init_process_group("gloo")
-print("rank", dist.get_rank(), "of", dist.get_world_size(), os.environ["PYTORCH_CUDA_ALLOC_CONF"], sys.argv[1:], flush=True)
+line = f"rank {dist.get_rank()} of {dist.get_world_size()} {os.environ['PYTORCH_CUDA_ALLOC_CONF']} {sys.argv[1:]}\n"
+os.write(1, line.encode())
 dist.destroy_process_group()
 `
 	job := someJob(t, someModels(t), 0)
