@@ -346,7 +346,7 @@ func short(v json.RawMessage) string {
 const paramsMost = 1 << 50
 
 // check finds what cannot be: sizes whose product is absurd, heads that do not
-// divide.
+// divide, more experts for a token than there are.
 func (m *Model) check() error {
 	var sum float64
 	for place, mod := range m.Modules() {
@@ -370,6 +370,11 @@ func (m *Model) check() error {
 				return &ConfigError{Name: m.Name, Key: "num_key_value_heads",
 					Msg:  fmt.Sprintf("%d key/value heads do not divide %d heads", a.KVHeads, a.Heads),
 					Hint: fmt.Sprintf("valid choices are %s", divisors(a.Heads))}
+			}
+			if e := l.MoE; e != nil && (e.TopK < 1 || e.TopK > e.Experts) {
+				return &ConfigError{Name: m.Name, Key: "num_experts_per_tok",
+					Msg:  fmt.Sprintf("a token cannot go to %d of %d experts", e.TopK, e.Experts),
+					Hint: fmt.Sprintf("valid choices are 1 to %d", e.Experts)}
 			}
 		}
 	}

@@ -284,6 +284,14 @@ var signs = [...]struct {
 	{"Loading checkpoint from", FactResume, "true"},
 	{"loading checkpoint '", FactResume, "true"},
 	{"Resume training from", FactResume, "true"},
+	{"Resuming training from", FactResume, "true"},               // nanoGPT
+	{"Continuing training from", FactResume, "true"},             // the Trainer
+	{"Restoring states from the checkpoint", FactResume, "true"}, // Lightning
+	{"Resumed from checkpoint", FactResume, "true"},
+	{"resumed epoch:", FactResume, "true"}, // mmengine
+	{"resumed from epoch", FactResume, "true"},
+	{"loaded checkpoint '", FactResume, "true"}, // examples of torch
+	{"Loading states from", FactResume, "true"}, // accelerate
 	{"There is an imbalance between your GPUs", FactImbalance, "true"},
 	{"in pin memory thread", FactPinThread, "true"},
 	{"During handling of the above exception, another exception occurred", FactNested, "true"},

@@ -3,6 +3,7 @@ package oomlog
 import (
 	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -117,20 +118,37 @@ var torchFields = []torchField{
 	{`and` + size + `isreservedbypytorchbutunallocated`, func(f *Figures, v Figure) { f.Cached = v }},
 }
 
+// chineseFields are the same quantities in translations of the message; where
+// the translation of one sentence varies, only the words that stay are asked for.
+var chineseFields = []torchField{
+	{`(?:尝试|试图)分配了?` + size, func(f *Figures, v Figure) { f.Tried = v }},
+	{`总(?:内存|显存)?容量[为是]?` + size, func(f *Figures, v Figure) { f.Capacity = v }},
+	{`其中(?:空闲|可用|剩余)?(?:的?内存|的?显存|空间)?[为有是]?` + size, func(f *Figures, v Figure) { f.Free = v }},
+	{`(?:此|该|本|这个)进程(?:已经|正在|已|共)?(?:使用|占用|有)了?` + size, func(f *Figures, v Figure) { f.ThisProcess = v }},
+	{`分配的(?:内存|显存)中[,，]?(?:有|pytorch(?:已|已经)?分配了)?` + size, func(f *Figures, v Figure) { f.Allocated = v }},
+	{size + `(?:的?内存|的?显存)?(?:已)?[被由为]pytorch(?:所)?(?:保留|预留)`, func(f *Figures, v Figure) { f.Cached = v }},
+	{`pytorch(?:已)?(?:保留|预留)(?:但未分配)?(?:了|的)?` + size, func(f *Figures, v Figure) { f.Cached = v }},
+}
+
 // A torchReader holds the compiled fields.
 type torchReader struct {
-	fields  []*regexp.Regexp
+	fields  []compiledField
 	device  *regexp.Regexp
 	process *regexp.Regexp
 }
 
+type compiledField struct {
+	*regexp.Regexp
+	set func(f *Figures, v Figure)
+}
+
 func newTorchReader() *torchReader {
 	r := &torchReader{
-		device:  regexp.MustCompile(`(?:\(|\b|\.)(?:gpu|npu|musa|mlu|xpu|sdaa|gcu|device)(\d+)(?:;|hasatotal)`),
-		process: regexp.MustCompile(`process(\d+)has` + size + `memoryinuse`),
+		device:  regexp.MustCompile(`(?:\(|\b|\.)(?:gpu|npu|musa|mlu|xpu|sdaa|gcu|device)(\d+)(?:;|hasatotal|的?总|共有)`),
+		process: regexp.MustCompile(`(?:process|进程)(\d+)(?:has|(?:正在|已经|已)?(?:使用|占用)了?)` + size + `(?:memoryinuse|的)`),
 	}
-	for _, f := range torchFields {
-		r.fields = append(r.fields, regexp.MustCompile(f.expr))
+	for _, f := range slices.Concat(torchFields, chineseFields) {
+		r.fields = append(r.fields, compiledField{regexp.MustCompile(f.expr), f.set})
 	}
 	return r
 }
@@ -159,9 +177,9 @@ func (r *torchReader) read(squeezed string) (f Figures, end int) {
 	f.Device = -1
 	text := extent(squeezed)
 	text = text[:min(len(text), longestMessage)]
-	for i, re := range r.fields {
-		if m := re.FindStringSubmatchIndex(text); m != nil {
-			torchFields[i].set(&f, readFigure(text[m[2]:m[3]], text[m[4]:m[5]], false))
+	for _, field := range r.fields {
+		if m := field.FindStringSubmatchIndex(text); m != nil {
+			field.set(&f, readFigure(text[m[2]:m[3]], text[m[4]:m[5]], false))
 			end = max(end, m[1])
 		}
 	}
@@ -169,7 +187,7 @@ func (r *torchReader) read(squeezed string) (f Figures, end int) {
 		f.Device = atoi(text[m[2]:m[3]])
 		end = max(end, m[1])
 	}
-	if strings.Contains(text, "process") {
+	if strings.Contains(text, "process") || strings.Contains(text, "进程") {
 		for _, m := range r.process.FindAllStringSubmatch(text, 256) {
 			f.Processes = append(f.Processes, Process{PID: atoi(m[1]), Memory: readFigure(m[2], m[3], false)})
 		}

@@ -218,3 +218,27 @@ func TestSourcesPointAtTheLine(t *testing.T) {
 		t.Errorf("%+v %s, want line 40001 offset %d", src, src, at)
 	}
 }
+
+// A message that a browser or a chat program translated keeps its figures.
+func TestChineseTranslations(t *testing.T) {
+	for _, c := range []struct{ text, want string }{
+		{"内存溢出错误：CUDA 内存不足。尝试分配 108.00 MiB 的内存。GPU 0 的总内存容量为 23.68 GiB，其中空闲内存为 34.88 MiB。进程 1170126 正在使用 2.25 GiB 的内存。",
+			"device 0 tried 108.00 MiB capacity 23.68 GiB free 34.88 MiB this 0 bytes allocated 0 bytes cached 0 bytes processes [{1170126 2.25 GiB}]"},
+		{"torch.cuda.OutOfMemoryError：CUDA 内存不足。尝试分配 2.00 GiB。GPU 1 的总容量为 15.78 GiB，其中 1.24 GiB 可用。包括非 PyTorch 内存，此进程使用了 14.53 GiB 内存。在分配的内存中，13.20 GiB 由 PyTorch 分配，850.00 MiB 被 PyTorch 保留但未分配。",
+			"device 1 tried 2.00 GiB capacity 15.78 GiB free 1.24 GiB this 14.53 GiB allocated 13.20 GiB cached 850.00 MiB processes []"},
+	} {
+		res := ScanString("log", c.text)
+		if len(res.Failures) != 1 {
+			t.Errorf("%d failures in %s", len(res.Failures), c.text)
+			continue
+		}
+		f := res.Failures[0].Figures
+		got := fmt.Sprintf("device %d tried %v capacity %v free %v this %v allocated %v cached %v processes [", f.Device, f.Tried.Bytes, f.Capacity.Bytes, f.Free.Bytes, f.ThisProcess.Bytes, f.Allocated.Bytes, f.Cached.Bytes)
+		for _, p := range f.Processes {
+			got += fmt.Sprintf("{%d %v}", p.PID, p.Memory.Bytes)
+		}
+		if got += "]"; got != c.want {
+			t.Errorf("%s\n got %s\nwant %s", c.text, got, c.want)
+		}
+	}
+}

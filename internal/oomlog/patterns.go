@@ -92,6 +92,9 @@ func table() []pattern {
 		{id: "torch.native", class: ClassVRAM, anchors: []string{"tried to allocate", "total capacity", "total capacty", "already allocated", "reserved in total", "reserved by pytorch"}, on: onSqueezed,
 			expr:   `(?:^|outofmemory\.?)triedtoallocate[\d.]+(?:bytes|[kmgt]ib)|triedtoallocate[\d.]+(?:bytes|[kmgt]?i?b)\.?(?:\(?(?:gpu|npu|musa|mlu|xpu|sdaa|gcu|device)?\d+;|(?:gpu|npu|musa|mlu|xpu|sdaa|gcu)\d+hasatotal)|totalcapac?i?tyof[\d.]+(?:bytes|[kmgt]?i?b)|[\d.]+[kmgt]ibtotalcapacity;|[\d.]+(?:bytes|[kmgt]ib)alreadyallocated;|isreservedbypytorchbutunallocated`,
 			unless: []string{"defaultcpuallocator"}, figures: torchFigures},
+		// As browsers and chat programs translate it for Chinese readers.
+		{id: "torch.chinese", class: ClassVRAM, device: "CUDA", anchors: []string{"尝试分配", "试图分配", "内存不足", "显存不足", "内存溢出"}, on: onSqueezed,
+			expr: `(?:尝试|试图)分配了?[\d.]+(?:bytes|字节|[kmgt]i?b)|cuda(?:错误:?)?(?:的?内存|显存)(?:不足|溢出)`, unless: []string{"cudaoutofmemory"}, figures: torchFigures},
 		{id: "torch.cpu", class: ClassHost, device: "CPU", anchors: []string{"defaultcpuallocator"}, on: onBlock,
 			expr: `defaultcpuallocator:? ?(?:can.?t allocate|not enough)? ?memory(?:[^\d]*tried to allocate (\d+) bytes)?`, figures: triedBytes},
 		{id: "torch.xpu_short", class: ClassVRAM, device: "XPU", anchors: []string{"xpu out of memory"}, on: onLine},
