@@ -28,7 +28,7 @@ func historyRules() []logRule {
 		{"hist.imbalance", []vote{{remedy.MixedGPUs, strong + 1}}, imbalance},
 		{"hist.visible", []vote{{remedy.WrongGPU, weak}}, visibleButBusy},
 		{"hist.version", []vote{{remedy.LibraryRegression, strong}}, versionChanged},
-		{"hist.resumed", []vote{{remedy.ResumeDoubleLoad, 2}}, resumed},
+		{"hist.resumed", []vote{{remedy.ResumeDoubleLoad, strong}}, resumed},
 	}
 }
 
