@@ -180,6 +180,9 @@ func TestCauses(t *testing.T) {
 			text: site + "torch/distributed/fsdp/fully_sharded_data_parallel.py:2224: UserWarning: Failed to clone() tensor with name model.norm.weight. Error: CUDA out of memory. Tried to allocate 250.00 MiB (GPU 3; 39.59 GiB total capacity; 36.00 GiB already allocated; 101.19 MiB free; 37.00 GiB reserved in total by PyTorch)\n"},
 		{name: "resume", want: remedy.ResumeDoubleLoad,
 			text: calls("/home/me/train.py main load_checkpoint(path)", "/home/me/train.py load_checkpoint optimizer.load_state_dict(ckpt)", site+"torch/optim/optimizer.py load_state_dict state_dict = deepcopy(state_dict)", "/usr/lib/python3.11/copy.py deepcopy y = copier(x, memo)") + full},
+		{name: "a state dictionary that every rank is sent", want: remedy.ResumeDoubleLoad,
+			text: calls("/home/me/train.py restart set_model_state_dict(model, state, options=options)", site+"torch/distributed/checkpoint/state_dict.py set_model_state_dict return _load_model_state_dict(model, model_state_dict, info)", site+"torch/distributed/_state_dict_utils.py _broadcast_tensors full_tensor = torch.empty(") + full},
+		{name: "a run that goes on", want: remedy.ResumeDoubleLoad, text: "Resuming training from out\n" + full},
 		{name: "the weights do not fit", want: remedy.GPUTooSmall,
 			text: calls("/home/me/chat.py main model = AutoModel.from_pretrained(name).cuda()", site+"torch/nn/modules/module.py cuda return self._apply(lambda t: t.cuda(device))", site+"torch/nn/modules/module.py _apply param_applied = fn(param)") + full},
 		{name: "a reference model", want: remedy.ExtraModelCopy, among: true,
@@ -190,6 +193,7 @@ func TestCauses(t *testing.T) {
 		// Placement.
 		{name: "an engine in the trainer", want: remedy.ColocatedEngine,
 			text: calls(site+"trl/trainer/grpo_trainer.py __init__ self.llm = LLM(", site+"vllm/entrypoints/llm.py __init__ self.llm_engine = LLMEngine.from_engine_args(", site+"vllm/worker/worker.py determine_num_available_blocks torch.cuda.empty_cache()") + full},
+		{name: "an engine that wakes", want: remedy.ColocatedEngine, text: "RuntimeError: CUDA Error: out of memory at /workspace/csrc/cumem_allocator.cpp:62\n"},
 		{name: "DataParallel", want: remedy.DPImbalance,
 			text: calls("/home/me/train.py main out = model(x)", site+"torch/nn/parallel/data_parallel.py forward return self.gather(outputs, self.output_device)", site+"torch/nn/parallel/scatter_gather.py gather res = gather_map(outputs)") + full},
 		{name: "unlike cards", want: remedy.MixedGPUs,

@@ -158,6 +158,7 @@ func messageRules() []logRule {
 		{"msg.kv_cache_none", []vote{{remedy.ColocatedEngine, 2.3}, {remedy.GPUTooSmall, 2.1}, {remedy.Preallocation, 1.8}}, ifPattern("vllm.cache_blocks", "sglang.static")},
 		{"msg.kv_cache_length", []vote{{remedy.SequenceTooLong, strong}, {remedy.GPUTooSmall, weak}}, ifPattern("vllm.kv_needed", "vllm.max_len", "tgi.prefill", "deepspeed.kv")},
 		{"msg.engine_startup", []vote{{remedy.ColocatedEngine, 2.7}, {remedy.OtherProcess, fair}, {remedy.OrphanProcess, weak}}, ifPattern("vllm.startup")},
+		{"msg.engine_allocator", []vote{{remedy.ColocatedEngine, strong + 1}}, ifPattern("vllm.cumem")},
 		{"msg.engine_warmup", []vote{{remedy.Preallocation, fair}, {remedy.BatchTooLarge, weak}, {remedy.CompileOrCUDAGraph, trace}}, ifPattern("vllm.warmup", "sglang.graph", "sglang.prefill")},
 		{"msg.graph_capture", []vote{{remedy.CompileOrCUDAGraph, fair}}, ifPattern("sglang.graph")},
 		{"msg.no_batch", []vote{{remedy.GPUTooSmall, fair}, {remedy.TrainStateTooLarge, 2}, {remedy.ExceptionHoldsTensors, weak}, {remedy.OtherProcess, weak}}, ifPattern("accelerate.no_batch")},

@@ -156,6 +156,7 @@ func table() []pattern {
 			expr: `free memory on device[^(]*\(([\d.]+) ?/ ?([\d.]+) ?gi?b\) on startup`, figures: noFigures},
 		{id: "vllm.max_len", class: ClassEngine, anchors: []string{"be stored in kv cache", "stored in the kv cache"}, on: onLine},
 		{id: "vllm.warmup", class: ClassVRAM, device: "CUDA", anchors: []string{"out of memory occurred when warming up"}, on: onLine},
+		{id: "vllm.cumem", class: ClassVRAM, device: "CUDA", anchors: []string{"cumem_allocator.cpp"}, on: onLine, expr: `out of memory`},
 		{id: "vllm.preempted", class: ClassSecondary, anchors: []string{"not enough kv cache space"}, on: onLine},
 		{id: "sglang.static", class: ClassEngine, anchors: []string{"increase --mem-fraction-static", "increase mem_fraction_static"}, on: onLine},
 		{id: "sglang.graph", class: ClassVRAM, device: "CUDA", anchors: []string{"capture cuda graph failed"}, on: onBlock, expr: `capture cuda graph failed.{0,400}out of memory`},

@@ -48,7 +48,7 @@ var phaseRules = [...]phaseRule{
 		code:   []string{".save_pretrained(", "save_checkpoint(", ".state_dict()", "torch.save(", "save_model(", "_state_dict_utils.py"},
 		unless: []string{"save_for_backward", "saved_tensors", "save_on_cpu", "load_state_dict", "save_hyperparameters", "load_from", "set_model_state_dict", "set_optimizer_state_dict"}},
 	{phase: PhaseResume, frame: true,
-		words:  []string{"resume*", "load_checkpoint", "_load_checkpoint", "_load_from_checkpoint", "load_state", "load_state_dict", "_load_optimizer_and_scheduler", "load_optimizer*", "restore*", "restore_location", "load_ckpt", "load_from_checkpoint", "_load_optimizer_states", "persistent_load"},
+		words:  []string{"resume*", "load_checkpoint", "_load_checkpoint", "_load_from_checkpoint", "load_state", "load_state_dict", "_load_optimizer_and_scheduler", "load_optimizer*", "restore*", "restore_location", "load_ckpt", "load_from_checkpoint", "_load_optimizer_states", "persistent_load", "set_state_dict", "set_model_state_dict", "set_optimizer_state_dict", "_load_model_state_dict", "_load_optim_state_dict"},
 		code:   []string{"load_state_dict(", "load_checkpoint(", "torch.load(", "restore_location(", "resume_from_checkpoint(", ".load_state("},
 		unless: []string{"from_pretrained", "_load_state_dict_into", "load_tokenizer", "load_pretrained"}},
 	{phase: PhaseEngine, frame: true,
