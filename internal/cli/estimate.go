@@ -174,8 +174,11 @@ func (r *estimated) slopes(engine *memory.Engine) {
 	if r.engine == nil {
 		return
 	}
+	// What happens beside the training steps has a batch of its own.
+	steps := r.workload.StepsAlone()
+	now := r.device
 	high := func(micro, seq int64) (units.Estimate, bool) {
-		w := r.workload.Clone()
+		w := steps.Clone()
 		w.MicroBatch, w.Seq = micro, seq
 		est, err := estimateOf(engine, w)
 		if err != nil {
@@ -184,15 +187,25 @@ func (r *estimated) slopes(engine *memory.Engine) {
 		return est.Device, true
 	}
 	micro, seq := r.workload.MicroBatch, r.workload.Seq
+	if steps != r.workload {
+		alone, ok := high(micro, seq)
+		if !ok {
+			return
+		}
+		now = alone
+	}
 	more, ok := high(2*micro, seq)
 	if !ok {
 		return
 	}
-	r.perSample = (more.Mid - r.device.Mid) / units.Bytes(micro)
+	r.perSample = (more.Mid - now.Mid) / units.Bytes(micro)
 	if longer, ok := high(micro, seq+seq/4); ok && seq >= 4 {
-		r.perToken = (longer.Mid - r.device.Mid) / units.Bytes(micro*(seq/4))
+		r.perToken = (longer.Mid - now.Mid) / units.Bytes(micro*(seq/4))
 	}
 	capacity := r.workload.GPU.Capacity
+	if now.High <= capacity && r.verdict == "does_not_fit" {
+		return // not the micro-batch decides
+	}
 	if capacity == 0 || r.perSample <= 0 {
 		return
 	}
@@ -204,8 +217,8 @@ func (r *estimated) slopes(engine *memory.Engine) {
 		return ok && d.High <= capacity
 	}
 	lo, hi := int64(0), micro
-	if r.device.High <= capacity {
-		lo, hi = micro, micro+max(1, int64((capacity-r.device.High)/r.perSample))+1
+	if now.High <= capacity {
+		lo, hi = micro, micro+max(1, int64((capacity-now.High)/r.perSample))+1
 		for tries := 0; tries < 4 && fits(hi); tries++ {
 			lo, hi = hi, 2*hi
 		}

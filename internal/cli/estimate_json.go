@@ -19,6 +19,7 @@ type (
 		Phases    []phaseJSON        `json:"phases"`
 		Stages    []stageJSON        `json:"pipeline_stages,omitempty"`
 		Items     []itemJSON         `json:"items"`
+		Unplayed  []string           `json:"not_counted,omitempty"`
 		Outside   []outsideJSON      `json:"outside"`
 		Choices   []memory.Choice    `json:"choices"`
 		Verdict   *string            `json:"verdict"`
@@ -38,6 +39,8 @@ type (
 	phaseJSON struct {
 		Phase     string      `json:"phase"`
 		Allocated units.Bytes `json:"peak_allocated_bytes"`
+		// Items are what the peak of a phase beside the training steps is made of.
+		Items []itemJSON `json:"items,omitempty"`
 	}
 	// stageJSON is a pipeline rank; the fullest, of which all figures are, is
 	// the first of the list.
@@ -59,6 +62,14 @@ type (
 
 func rangeOf(e units.Estimate) rangeJSON { return rangeJSON{e.Low, e.Mid, e.High} }
 
+func itemsOf(shares []memory.Share) []itemJSON {
+	var out []itemJSON
+	for _, s := range shares {
+		out = append(out, itemJSON{string(s.Kind), s.Name, units.Bytes(s.Bytes)})
+	}
+	return out
+}
+
 func (e *estimateCommand) jsonOf(r *estimated) estimateDataJSON {
 	out := estimateDataJSON{
 		Workload: r.workload, Source: "closed_form", Missing: r.missing, Device: rangeOf(r.device), Phase: string(r.phase),
@@ -77,14 +88,13 @@ func (e *estimateCommand) jsonOf(r *estimated) estimateDataJSON {
 	allocated, reserved := rangeOf(r.engine.Allocated), rangeOf(r.engine.Reserved)
 	out.Allocated, out.Reserved = &allocated, &reserved
 	for _, p := range r.engine.Phases {
-		out.Phases = append(out.Phases, phaseJSON{string(p.Phase), p.Allocated})
+		out.Phases = append(out.Phases, phaseJSON{string(p.Phase), p.Allocated, itemsOf(p.Items)})
 	}
 	for _, s := range r.engine.Stages {
 		out.Stages = append(out.Stages, stageJSON{s.Rank, s.Allocated})
 	}
-	for _, s := range r.engine.Items {
-		out.Items = append(out.Items, itemJSON{string(s.Kind), s.Name, units.Bytes(s.Bytes)})
-	}
+	out.Items = append(out.Items, itemsOf(r.engine.Items)...)
+	out.Unplayed = r.engine.Unplayed
 	for _, o := range r.engine.Outside {
 		out.Outside = append(out.Outside, outsideJSON{o.Name, rangeOf(o.Bytes), o.Source})
 	}

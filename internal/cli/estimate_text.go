@@ -136,8 +136,18 @@ func (e *estimateCommand) printPhases(p *text.Printer, r *estimated) {
 			mark = " " + e.say("peak")
 		}
 		t.Row(e.say("phase_"+string(ph.Phase)), inGiB(ph.Allocated), text.Bar(float64(ph.Allocated)/float64(max(most.Allocated, 1)), barWidth)+mark)
+		if e.explain {
+			for _, s := range ph.Items {
+				if units.Bytes(s.Bytes) >= ph.Allocated/100 {
+					t.Row("  "+text.Style(text.Faint, e.termName(cmp.Or(s.Name, string(s.Kind)))), text.Style(text.Faint, inGiB(units.Bytes(s.Bytes))))
+				}
+			}
+		}
 	}
 	p.Table(t)
+	for _, what := range r.engine.Unplayed {
+		p.Para(0, e.say("unplayed", what))
+	}
 }
 
 func (e *estimateCommand) printSlope(p *text.Printer, r *estimated) {
@@ -178,7 +188,11 @@ func (e *estimateCommand) printBasis(p *text.Printer, r *estimated) {
 	}
 	p.Heading(e.say("terms"))
 	seen := map[string]bool{}
-	for _, s := range r.engine.Items {
+	items := slices.Clone(r.engine.Items)
+	for _, ph := range r.engine.Phases {
+		items = append(items, ph.Items...)
+	}
+	for _, s := range items {
 		t, ok := memory.TermOf(s.Kind, s.Name)
 		if ok && !seen[t.Name] {
 			seen[t.Name] = true

@@ -82,6 +82,12 @@ var aliases = map[string]string{
 	"attn-implementation":            "attention",
 	"precision":                      "dtype",
 	"gpu-memory":                     "capacity",
+	"per-device-eval-batch-size":     "eval-batch",
+	"eval-batch-size":                "eval-batch",
+	"eval-accumulation-steps":        "eval-accumulation",
+	"max-eval-samples":               "eval-samples",
+	"max-new-tokens":                 "new-tokens",
+	"num-beams":                      "beams",
 }
 
 // add registers the flags on a command.
@@ -123,6 +129,16 @@ func (w *workloadFlags) add(c *cobra.Command) {
 	f.String("torch", "", "version of torch (default: the newest that is known)")
 	f.Bool("compile", false, "torch.compile is used")
 	f.Bool("padded", false, "batches have padding")
+	f.Bool("eval", false, "the run evaluates between its steps")
+	f.Int64("eval-batch", 0, "samples of one forward pass of the evaluation on one GPU (default --micro-batch)")
+	f.Int64("eval-samples", 0, "samples of the evaluation over all GPUs")
+	f.String("eval-keep", "loss", "what of each batch stays on the card: loss, logits (compute_metrics), ids")
+	f.Int64("eval-accumulation", 0, "batches after which what stays goes to the host (default at the end)")
+	f.Bool("eval-graph", false, "the evaluation lacks no_grad")
+	f.Int64("new-tokens", 0, "tokens that the evaluation generates for a sample")
+	f.Int64("beams", 1, "beams of that generation")
+	f.String("save", "none", "what a checkpoint gathers: none, full, full-gpu, sharded or merged")
+	f.String("resume", "none", "where a checkpoint is read to: none, cpu or gpu (torch.load without map_location)")
 	choices := workload.Choices()
 	f.VisitAll(func(flag *pflag.Flag) {
 		if list, few := choices[fieldOf(flag.Name)]; few && flag.Value.Type() != "bool" {

@@ -9,6 +9,8 @@ import (
 // cachingAllocator is the simulated caching allocator as a device.
 type cachingAllocator struct {
 	a *alloc.Allocator
+	// unbounded says that the card serves any request.
+	unbounded bool
 	// failed is the first request that the card could not serve.
 	failed error
 }
@@ -54,5 +56,5 @@ func (st *stage) allocator(conf alloc.Config) {
 	} else {
 		st.dev.a.Renew(conf)
 	}
-	st.dev.failed = nil
+	st.dev.failed, st.dev.unbounded = nil, conf.Capacity == 0
 }

@@ -34,6 +34,9 @@ type Peak struct {
 	Label     string
 	Iteration int
 	Allocated units.Bytes
+	// Items are what it is made of, of phases beside the training steps.
+	Items []Share
+	at    int
 }
 
 // An Estimate is what a workload needs on one GPU.
@@ -50,6 +53,9 @@ type Estimate struct {
 	// Stages is what the stages of a pipeline need, the fullest first: the other
 	// figures are its. It is empty where one rank was asked for.
 	Stages []Stage
+	// Unplayed names what the workload does beside its training steps that has no
+	// player: no figure counts it.
+	Unplayed []string
 	// Verdict is "fits", "tight" or "does_not_fit"; "" if the card is not known.
 	Verdict string
 }
@@ -90,7 +96,8 @@ func (e *Engine) Estimate(w *workload.Workload) (*Estimate, error) {
 		stages[0].Allocated = units.Bytes(mid.peak.allocated)
 	}
 	est.Phase, est.Items = mid.peak.phase, mid.x.breakdown(mid.peak.at)
-	est.phases(mid.x.sections)
+	est.phases(&mid.x)
+	est.Unplayed = mid.x.unplayed
 	est.Held = units.Bytes(mid.ends[len(mid.ends)-1])
 	est.Allocated, est.Reserved = units.Exactly(units.Bytes(mid.peak.allocated)), units.Exactly(units.Bytes(reserved))
 	e.span(est, w, lib, choices, mid)
@@ -184,7 +191,7 @@ func (e *Engine) Quick(w *workload.Workload) (Peak, error) {
 			best = s
 		}
 	}
-	return Peak{best.phase, best.label, best.iteration, units.Bytes(best.allocated)}, nil
+	return Peak{Phase: best.phase, Label: best.label, Iteration: best.iteration, Allocated: units.Bytes(best.allocated)}, nil
 }
 
 // peakOf is the section with the peak of one rank, folded where layers repeat.
@@ -248,15 +255,23 @@ func (e *Engine) libraryOf(w *workload.Workload) (library, error) {
 }
 
 // phases keeps the highest section of each phase.
-func (est *Estimate) phases(sections []section) {
+func (est *Estimate) phases(x *machine) {
 	best := map[Phase]int{}
-	for _, s := range sections {
-		p := Peak{s.phase, s.label, s.iteration, units.Bytes(s.allocated)}
+	for _, s := range x.sections {
+		p := Peak{Phase: s.phase, Label: s.label, Iteration: s.iteration, Allocated: units.Bytes(s.allocated)}
+		if s.phase == Evaluation || s.phase == Save || s.phase == Resume {
+			p.at = s.at
+		}
 		if i, ok := best[s.phase]; !ok {
 			best[s.phase] = len(est.Phases)
 			est.Phases = append(est.Phases, p)
 		} else if p.Allocated > est.Phases[i].Allocated {
 			est.Phases[i] = p
+		}
+	}
+	for i := range est.Phases {
+		if p := &est.Phases[i]; p.at > 0 {
+			p.Items = x.breakdown(p.at)
 		}
 	}
 }
@@ -325,6 +340,9 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 			return nil, err
 		}
 		p.train(2)
+		if w.Passages() {
+			x.unplayed = append(x.unplayed, passagesOf(w)+" of an image network")
+		}
 		return p.ends, nil
 	}
 	switch w.Framework {
@@ -344,7 +362,14 @@ func run(x *machine, w *workload.Workload, lib library) ([]int64, error) {
 		p.forwardOnly = w.ForwardOnly
 		x.training = !w.EvalMode
 		p.train(2)
+		p.passages(w)
 		return p.ends, nil
+	}
+	// What these do beside their training steps is not played.
+	if w.Passages() {
+		x.unplayed = append(x.unplayed, passagesOf(w)+" in "+string(w.Framework))
+	}
+	switch w.Framework {
 	case workload.Megatron, workload.MegatronDeepSpeed:
 		prepare := prepareMegatron
 		if w.Framework == workload.MegatronDeepSpeed {

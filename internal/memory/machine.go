@@ -118,6 +118,11 @@ type machine struct {
 	sac *selection
 
 	training bool // modules are in training mode: dropout acts
+	// passage is the phase that sections belong to outside of training steps, "":
+	// each to its own.
+	passage Phase
+	// unplayed names what beside the training steps has no player.
+	unplayed []string
 	// saveInputs: softmax and log_softmax save their input beside their result.
 	saveInputs bool
 
@@ -128,6 +133,9 @@ type machine struct {
 
 // begin starts a section of the run; peaks are told apart by it.
 func (x *machine) begin(p Phase, label string, iteration int) {
+	if x.passage != "" {
+		p = x.passage
+	}
 	x.sections = append(x.sections, section{p, label, iteration, x.cur, len(x.log), len(x.log)})
 }
 

@@ -16,6 +16,14 @@ func (p *player) causalForward(ids, labels tensor, checkpointed bool) (loss tens
 }
 
 func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor, outputs []tensor) {
+	h := p.causalHidden(ids, checkpointed)
+	loss, outputs = p.causalLoss(h, labels)
+	p.x.drop(h)
+	return loss, outputs
+}
+
+// causalHidden is the model up to its head.
+func (p *player) causalHidden(ids tensor, checkpointed bool) tensor {
 	x := p.x
 	st := p.net.stacks[0]
 	h := p.causalEmbeddings(ids)
@@ -67,9 +75,7 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 	if rotary {
 		x.drop(p.cos, p.sin)
 	}
-	loss, outputs = p.causalLoss(h, labels)
-	x.drop(h)
-	return loss, outputs
+	return h
 }
 
 // causalEmbeddings is the tokens, learned positions where there are any, a norm
@@ -131,11 +137,15 @@ func (p *player) causalLoss(h, labels tensor) (tensor, []tensor) {
 	head := p.net.head
 	n := h.n / head.in
 	p.gatherEnds()
-	if p.lib.loss == lossFusedLinear {
+	style := p.lib.loss
+	if style == lossFusedLinear && p.noGrad && !(p.lib.skipLogits && p.lossAlone) {
+		style = lossShiftLabels // Liger's forward skips logits in training mode only
+	}
+	if style == lossFusedLinear {
 		return x.fusedLinearCE(h, head, labels, true), nil
 	}
 	logits := x.project(h, head)
-	switch p.lib.loss {
+	switch style {
 	case lossForwardCopy:
 		up := x.cast(logits, f32)
 		x.drop(logits)

@@ -71,6 +71,13 @@ type library struct {
 	chunkedHead bool
 	// floatInModel: the model returns float32 logits (else the loss casts them).
 	floatInModel bool
+	// evalCache: a forward pass of an evaluation keeps keys and values, as if it
+	// were to generate; skipLogits: where only the loss is wanted of it, Liger's
+	// kernel makes no logits there either; allLogits: generate() makes the logits of
+	// every position of the prompt.
+	evalCache, skipLogits, allLogits bool
+	// deepCopies: an optimizer copies the state that it loads.
+	deepCopies bool
 	// allocConf is PYTORCH_CUDA_ALLOC_CONF as the launcher sets it.
 	allocConf string
 }
@@ -153,6 +160,10 @@ type player struct {
 	workspaces     int
 	ends           []int64 // allocated after each iteration
 	forwardOnly    bool    // nothing follows the forward pass
+
+	noGrad    bool       // the forward pass is not recorded
+	lossAlone bool       // nothing else is wanted of it
+	cache     *keyValues // that attention appends to, nil: none
 }
 
 func (p *player) tokens() int64 { return p.batch * p.seq }
@@ -281,6 +292,9 @@ func (p *player) attention(b *block, in tensor) tensor {
 	}
 	if a.Position == model.Rope {
 		q, k = p.rotate(q, k)
+	}
+	if p.cache != nil {
+		k, v, h = p.cache.update(x, h, a.Window, k, v)
 	}
 	ctx := p.attend(q, k, v, h)
 	out := p.output(ctx, b)

@@ -101,7 +101,7 @@ func (p *player) forward(previous []tensor, label string) (batch []tensor, loss 
 	x.drop(previous...)
 	p.workspace(mainThread)
 	outer = x.newTape()
-	x.grad = true
+	x.grad = !p.noGrad
 	run := func() {
 		if p.net.m.Family == model.Encoder {
 			loss, outputs = p.encoderForward(batch[0], batch[1], p.checkpointed)
@@ -112,7 +112,11 @@ func (p *player) forward(previous []tensor, label string) (batch []tensor, loss 
 	}
 	if p.amp != f32 {
 		x.autocast(p.amp, run)
-		if p.lib.outputsFloat {
+		switch {
+		case !p.lib.outputsFloat:
+		case p.noGrad: // they may be kept
+			outputs = p.floatOutputs(outputs)
+		default:
 			outputs = p.outputsToFloat(outputs)
 		}
 	} else {
@@ -135,6 +139,16 @@ func (p *player) outputsToFloat(outputs []tensor) []tensor {
 		}
 	}
 	x.grad = old
+	return outputs
+}
+
+// floatOutputs is the same where somebody goes on to use what is returned.
+func (p *player) floatOutputs(outputs []tensor) []tensor {
+	defer p.x.as("", "logits and loss")()
+	for i, o := range outputs {
+		outputs[i] = p.x.cast(o, f32)
+		p.x.drop(o)
+	}
 	return outputs
 }
 

@@ -21,13 +21,16 @@ type Variant struct {
 	From       string   `json:"from"`
 	Before     string   `json:"before"`
 	// Stated says that the entry is only about workloads that state the version.
-	Stated    bool              `json:"stated"`
-	Attention []string          `json:"attention"`
-	Families  []string          `json:"families"`
-	Methods   []string          `json:"methods"`
-	Shardings []string          `json:"shardings"`
-	Kernels   []string          `json:"kernels"`
-	Set       map[string]string `json:"set"`
+	Stated    bool     `json:"stated"`
+	Attention []string `json:"attention"`
+	Families  []string `json:"families"`
+	Methods   []string `json:"methods"`
+	Shardings []string `json:"shardings"`
+	Kernels   []string `json:"kernels"`
+	// Passage says that the entry is only about runs that do this beside their
+	// training steps: evaluate, or resume.
+	Passage string            `json:"passage"`
+	Set     map[string]string `json:"set"`
 	// Otherwise is what a setting that no version decides is elsewhere: the
 	// interval spans it.
 	Otherwise map[string]string `json:"otherwise"`
@@ -60,6 +63,10 @@ func (v *Variant) applies(w *workload.Workload) bool {
 	in := func(list []string, value string) bool { return len(list) == 0 || slices.Contains(list, value) }
 	if v.Flavour != "" {
 		return v.Flavour == w.Options["flavour"]
+	}
+	switch {
+	case v.Passage == "evaluation" && !w.Eval, v.Passage == "resume" && w.Resume == workload.ResumeNothing:
+		return false
 	}
 	return in(v.Frameworks, string(w.Framework)) && in(v.Attention, string(w.Attention)) &&
 		in(v.Methods, string(w.Method)) && in(v.Shardings, string(w.Sharding)) && (len(v.Families) == 0 || w.Model != nil && in(v.Families, w.Model.Type))
@@ -281,6 +288,14 @@ func (l *library) set(key, value string) error {
 		l.nf4Double = value == "double"
 	case "modules":
 		l.eagerModules = value == "eager"
+	case "eval_cache":
+		return flag(&l.evalCache)
+	case "eval_skip_logits":
+		return flag(&l.skipLogits)
+	case "generate_all_logits":
+		return flag(&l.allLogits)
+	case "deep_copies":
+		return flag(&l.deepCopies)
 	case "kbit":
 		l.kbitNormsOnly = value == "norms-only"
 	default:

@@ -45,6 +45,10 @@ func Choices() map[Field][]string {
 		FieldPadded:        {"true", "false"},
 		FieldEMA:           {"true", "false"},
 		FieldEval:          {"true", "false"},
+		FieldEvalKeep:      {"loss", "logits", "ids"},
+		FieldEvalGraph:     {"true", "false"},
+		FieldSave:          {"none", "full", "full-gpu", "sharded", "merged"},
+		FieldResume:        {"none", "cpu", "gpu"},
 		FieldReentrant:     {"true", "false"},
 		FieldInBackward:    {"true", "false"},
 		FieldSequence:      {"true", "false"},
@@ -55,7 +59,7 @@ func Choices() map[Field][]string {
 // counts are the fields that hold a number from 1 up.
 func counts() []Field {
 	return []Field{FieldGlobalBatch, FieldMicroBatch, FieldAccumulation, FieldSeq, FieldTargetSeq, FieldRank, FieldTensor, FieldPipeline, FieldVirtual,
-		FieldContext, FieldExpert, FieldShard, FieldGPUs, FieldFrozen}
+		FieldContext, FieldExpert, FieldShard, FieldGPUs, FieldFrozen, FieldEvalBatch, FieldEvalSamples, FieldEvalAccumulation, FieldNewTokens, FieldBeams}
 }
 
 // Check finds a value that its field cannot have.
@@ -124,7 +128,7 @@ func (s *Statement) Build(m *model.Model, cards gpu.Request) (*Workload, error) 
 	}
 	w.AllocConf = s.Value(FieldAllocConf)
 	w.Compile, w.EMA, w.Eval, w.Padded = b.yes(FieldCompile), b.yes(FieldEMA), b.yes(FieldEval), b.yes(FieldPadded)
-	for _, step := range []func() error{b.adapter, b.sample, b.batch, b.spread, b.memory, b.precision, b.optimizer, b.kernels, b.fits} {
+	for _, step := range []func() error{b.adapter, b.sample, b.batch, b.spread, b.memory, b.precision, b.optimizer, b.kernels, b.passages, b.fits} {
 		if err := step(); err != nil {
 			return nil, err
 		}

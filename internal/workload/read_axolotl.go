@@ -1,6 +1,9 @@
 package workload
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 func looksAxolotl(n *node) int {
 	if n.child("base_model") == nil {
@@ -38,15 +41,22 @@ func (r *reader) axolotl(n *node) {
 	r.axolotlKernels(n)
 	r.either(FieldCompile, n, "true", "", "torch_compile")
 	r.use(n, "torch_compile_backend", "torch_compile_mode", "sample_packing", "pad_to_sequence_len", "eval_sample_packing", "batch_flattening", "multipack_real_batches")
-	for _, k := range []string{"torch_compile_backend", "torch_compile_mode", "sample_packing", "pad_to_sequence_len", "eval_sample_packing", "batch_flattening", "eval_batch_size", "multipack_real_batches"} {
+	for _, k := range []string{"torch_compile_backend", "torch_compile_mode", "sample_packing", "pad_to_sequence_len", "eval_sample_packing", "batch_flattening", "multipack_real_batches"} {
 		r.quiet(n, k)
 	}
 	if v := n.get("val_set_size"); v != nil {
 		v.read = true
 		if s, _ := v.str(); s != "0" && s != "0.0" {
 			r.put(FieldEval, "true", "val_set_size", v)
+			if i, whole := v.integer(); whole && i > 1 { // a share of the data otherwise
+				r.put(FieldEvalSamples, strconv.FormatInt(i, 10), "val_set_size", v)
+			}
 		}
 	}
+	if _, said := r.number(FieldEvalBatch, n, "eval_batch_size"); !said {
+		r.assume(FieldEvalBatch, strconv.FormatInt(max(r.numberOf(FieldMicroBatch), 1), 10), "eval_batch_size", "Axolotl: eval_batch_size is micro_batch_size")
+	}
+	r.trainerPassages(n)
 	r.deepSpeedArgument(n)
 	if n.get("fsdp") != nil || n.get("fsdp_config") != nil {
 		r.fsdpArguments(n)

@@ -89,6 +89,7 @@ func (r *reader) zero(z *node) {
 	}
 	r.either(FieldOffload, z, string(OffloadOptimizer), "", "cpu_offload")
 	r.either(FieldOffload, z, string(OffloadParams), "", "cpu_offload_params")
+	r.either(FieldSave, z, string(SaveFull), "", "stage3_gather_16bit_weights_on_model_save", "stage3_gather_fp16_weights_on_model_save")
 	for _, k := range deepSpeedSizes {
 		if v, _ := r.use(z, k); v != nil {
 			r.out.Options[k], _ = v.str()

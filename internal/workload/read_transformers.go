@@ -63,8 +63,8 @@ func (r *reader) trainingArguments(n *node) {
 		r.assume(FieldAutocast, "none", "bf16", "TrainingArguments: bf16 and fp16 are off")
 	}
 	r.use(n, "fp16")
-	r.notModelled(n, "fp16_full_eval")
-	r.quiet(n, "bf16_full_eval", "half_precision_backend", "fp16_opt_level", "fp16_backend")
+	// They act on an evaluation by itself, never on one while training goes on.
+	r.quiet(n, "fp16_full_eval", "bf16_full_eval", "half_precision_backend", "fp16_opt_level", "fp16_backend")
 	if r.text(FieldOptimizer, n, "optim") == "" {
 		r.assume(FieldOptimizer, "adamw_torch_fused", "optim", "TrainingArguments: optim is adamw_torch_fused from torch 2.8 on")
 	}
@@ -76,12 +76,12 @@ func (r *reader) trainingArguments(n *node) {
 	r.quiet(n, "torch_compile_mode", "torch_compile_backend", "accelerator_config", "trackio_space_id", "average_tokens_across_devices")
 	r.either(FieldKernels, n, "liger", "", "use_liger_kernel", "use_liger", "use_liger_loss")
 	r.quiet(n, "liger_kernel_config")
-	r.use(n, "per_device_eval_batch_size", "per_gpu_eval_batch_size")
 	r.either(FieldOffload, n, "activations", "", "activation_offloading")
 	r.number(FieldTensor, n, "tp_size", "tensor_parallel_size")
 	r.parallelism(n.get("parallelism_config"), "")
 	r.fsdpArguments(n)
 	r.deepSpeedArgument(n)
+	r.trainerPassages(n)
 }
 
 // deepSpeedArgument follows --deepspeed: a file, or its content.
@@ -197,6 +197,7 @@ func (r *reader) fsdpPlugin(c *node, sharding string) {
 	r.either(FieldOffload, c, string(OffloadParams), "", either("offload_params")...)
 	r.either(FieldOffload, c, string(OffloadParams), "", either("cpu_offload")...)
 	r.either(FieldCheckpointing, c, "full", "", either("activation_checkpointing")...)
+	r.stateDictType(c, sharding, either("state_dict_type")...)
 	for _, k := range c.keys { // the rest is about wrapping, loading and saving
 		markAll(c.child(k))
 	}

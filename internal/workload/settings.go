@@ -12,52 +12,61 @@ type Field string
 
 // The fields. The values are texts in the terms of the flags.
 const (
-	FieldModel         Field = "model"
-	FieldGPU           Field = "gpu"
-	FieldCapacity      Field = "capacity"
-	FieldGPUs          Field = "gpus" // how many, where the launcher says so
-	FieldFramework     Field = "framework"
-	FieldMethod        Field = "method"
-	FieldRank          Field = "rank"
-	FieldTargets       Field = "targets" // separated by commas
-	FieldDropout       Field = "lora_dropout"
-	FieldBase          Field = "base"
-	FieldObjective     Field = "objective"
-	FieldDType         Field = "dtype"
-	FieldWeights       Field = "weights"  // dtype in which weights are loaded: fp32, bf16, fp16
-	FieldAutocast      Field = "autocast" // none, bf16, fp16, fp8
-	FieldOptimizer     Field = "optimizer"
-	FieldInBackward    Field = "optimizer_in_backward"
-	FieldGlobalBatch   Field = "global_batch"
-	FieldMicroBatch    Field = "micro_batch"
-	FieldAccumulation  Field = "accum"
-	FieldSeq           Field = "seq"
-	FieldTargetSeq     Field = "target_seq"
-	FieldImage         Field = "image"
-	FieldCheckpointing Field = "checkpointing"
-	FieldReentrant     Field = "reentrant"
-	FieldSharding      Field = "sharding"
-	FieldReshard       Field = "reshard_after_forward"
-	FieldBucketView    Field = "gradient_as_bucket_view"
-	FieldTensor        Field = "tp"
-	FieldSequence      Field = "sequence_parallel"
-	FieldPipeline      Field = "pp"
-	FieldVirtual       Field = "vp"
-	FieldContext       Field = "cp"
-	FieldExpert        Field = "ep"
-	FieldShard         Field = "shard" // ranks that share one copy under FSDP
-	FieldOffload       Field = "offload"
-	FieldAttention     Field = "attention"
-	FieldLoss          Field = "loss"
-	FieldKernels       Field = "kernels" // liger, unsloth, apex
-	FieldCompile       Field = "compile"
-	FieldPadded        Field = "padded"
-	FieldEMA           Field = "ema"
-	FieldFrozen        Field = "frozen_layers"
-	FieldEval          Field = "eval"
-	FieldAllocConf     Field = "alloc_conf"
-	FieldTorch         Field = "torch"
-	FieldTransformers  Field = "transformers"
+	FieldModel            Field = "model"
+	FieldGPU              Field = "gpu"
+	FieldCapacity         Field = "capacity"
+	FieldGPUs             Field = "gpus" // how many, where the launcher says so
+	FieldFramework        Field = "framework"
+	FieldMethod           Field = "method"
+	FieldRank             Field = "rank"
+	FieldTargets          Field = "targets" // separated by commas
+	FieldDropout          Field = "lora_dropout"
+	FieldBase             Field = "base"
+	FieldObjective        Field = "objective"
+	FieldDType            Field = "dtype"
+	FieldWeights          Field = "weights"  // dtype in which weights are loaded: fp32, bf16, fp16
+	FieldAutocast         Field = "autocast" // none, bf16, fp16, fp8
+	FieldOptimizer        Field = "optimizer"
+	FieldInBackward       Field = "optimizer_in_backward"
+	FieldGlobalBatch      Field = "global_batch"
+	FieldMicroBatch       Field = "micro_batch"
+	FieldAccumulation     Field = "accum"
+	FieldSeq              Field = "seq"
+	FieldTargetSeq        Field = "target_seq"
+	FieldImage            Field = "image"
+	FieldCheckpointing    Field = "checkpointing"
+	FieldReentrant        Field = "reentrant"
+	FieldSharding         Field = "sharding"
+	FieldReshard          Field = "reshard_after_forward"
+	FieldBucketView       Field = "gradient_as_bucket_view"
+	FieldTensor           Field = "tp"
+	FieldSequence         Field = "sequence_parallel"
+	FieldPipeline         Field = "pp"
+	FieldVirtual          Field = "vp"
+	FieldContext          Field = "cp"
+	FieldExpert           Field = "ep"
+	FieldShard            Field = "shard" // ranks that share one copy under FSDP
+	FieldOffload          Field = "offload"
+	FieldAttention        Field = "attention"
+	FieldLoss             Field = "loss"
+	FieldKernels          Field = "kernels" // liger, unsloth, apex
+	FieldCompile          Field = "compile"
+	FieldPadded           Field = "padded"
+	FieldEMA              Field = "ema"
+	FieldFrozen           Field = "frozen_layers"
+	FieldEval             Field = "eval"
+	FieldEvalBatch        Field = "eval_batch"
+	FieldEvalSamples      Field = "eval_samples"
+	FieldEvalKeep         Field = "eval_keep"         // loss, logits or ids
+	FieldEvalAccumulation Field = "eval_accumulation" // batches until what is kept goes to the host
+	FieldEvalGraph        Field = "eval_graph"        // gradients are recorded
+	FieldNewTokens        Field = "new_tokens"        // generated for a sample in the evaluation
+	FieldBeams            Field = "beams"
+	FieldSave             Field = "save"
+	FieldResume           Field = "resume"
+	FieldAllocConf        Field = "alloc_conf"
+	FieldTorch            Field = "torch"
+	FieldTransformers     Field = "transformers"
 )
 
 // Fields lists the fields in the order of the manual.
@@ -67,7 +76,8 @@ func Fields() []Field {
 		FieldDType, FieldWeights, FieldAutocast, FieldOptimizer, FieldInBackward, FieldGlobalBatch, FieldMicroBatch, FieldAccumulation,
 		FieldSeq, FieldTargetSeq, FieldImage, FieldCheckpointing, FieldReentrant, FieldSharding, FieldReshard, FieldBucketView, FieldTensor,
 		FieldSequence, FieldPipeline, FieldVirtual, FieldContext, FieldExpert, FieldShard, FieldOffload, FieldAttention, FieldLoss,
-		FieldKernels, FieldCompile, FieldPadded, FieldEMA, FieldFrozen, FieldEval, FieldAllocConf, FieldTorch, FieldTransformers,
+		FieldKernels, FieldCompile, FieldPadded, FieldEMA, FieldFrozen, FieldEval, FieldEvalBatch, FieldEvalSamples,
+		FieldEvalKeep, FieldEvalAccumulation, FieldEvalGraph, FieldNewTokens, FieldBeams, FieldSave, FieldResume, FieldAllocConf, FieldTorch, FieldTransformers,
 	}
 }
 

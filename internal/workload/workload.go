@@ -320,8 +320,13 @@ type Workload struct {
 	// run; EvalMode that dropout is inactive in it.
 	ForwardOnly bool `json:"forward_only,omitempty"`
 	EvalMode    bool `json:"eval_mode,omitempty"`
-	// Eval says that the run evaluates, with the same micro-batch.
-	Eval bool `json:"eval,omitempty"`
+	// Eval says that the run evaluates, as Evaluation has it.
+	Eval       bool       `json:"eval,omitempty"`
+	Evaluation Evaluation `json:"evaluation,omitzero"`
+	// Save and Resume say how checkpoints are written and read, "": not at all, or
+	// nobody said so.
+	Save   Saving   `json:"save,omitempty"`
+	Resume Resuming `json:"resume,omitempty"`
 	// Options are settings that only one framework has, by its own names.
 	Options map[string]string `json:"options,omitempty"`
 

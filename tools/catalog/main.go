@@ -20,7 +20,7 @@ var groups = []group{
 		"sms", "tflops", "link", "pcie_gbs", "per_node", "context_mib", "verified"},
 		known: []string{"sm", "link_gbs", "usd_hour", "laptop", "note", "mig"}},
 	{folder: "clouds", required: []string{"name", "cloud", "gpu", "gpus", "usd_hour", "region", "date", "source"}, known: []string{"ram_gib"}},
-	{folder: "variants", required: []string{"name", "set", "source"}, known: []string{"frameworks", "flavour", "library", "from", "before", "stated", "attention", "families", "methods", "shardings", "kernels", "otherwise"}},
+	{folder: "variants", required: []string{"name", "set", "source"}, known: []string{"frameworks", "flavour", "library", "from", "before", "stated", "attention", "families", "methods", "shardings", "kernels", "passage", "otherwise"}},
 }
 
 type group struct {
