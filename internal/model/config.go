@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -57,7 +58,7 @@ func Parse(name string, data []byte, opt Options) (*Model, error) {
 		return nil, &ConfigError{Name: name, Msg: fmt.Sprintf("%d bytes are too many for a config.json", len(data))}
 	}
 	c := &config{name: name, opt: opt, raw: map[string]json.RawMessage{}}
-	dec := json.NewDecoder(bytes.NewReader(data))
+	dec := json.NewDecoder(bytes.NewReader(withoutInfinity(data)))
 	if err := dec.Decode(&c.raw); err != nil {
 		return nil, jsonError(name, data, err)
 	}
@@ -87,6 +88,21 @@ func Parse(name string, data []byte, opt Options) (*Model, error) {
 	}
 	return m, m.check()
 }
+
+// withoutInfinity puts null, and blanks, where Python's json writes what JSON has
+// not: the limits of Mamba's time step are [0.0, Infinity].
+func withoutInfinity(data []byte) []byte {
+	return bare.ReplaceAllFunc(data, func(m []byte) []byte {
+		if m[0] == '"' {
+			return m
+		}
+		return append([]byte("null"), bytes.Repeat([]byte(" "), len(m)-len("null"))...)
+	})
+}
+
+// bare matches a whole string, so that nothing within one is seen, or a number
+// that JSON has not.
+var bare = regexp.MustCompile(`"(?:[^"\\]|\\.)*"|-?Infinity`)
 
 // jsonError says where JSON is broken.
 func jsonError(name string, data []byte, err error) error {
@@ -169,6 +185,28 @@ func (c *config) dimOr(def int64, keys ...string) int64 {
 		return 1
 	}
 	return n
+}
+
+// countOr returns a size that may be 0, def if it is not there.
+func (c *config) countOr(def int64, keys ...string) int64 {
+	if c.intOr(def, keys...) == 0 {
+		return 0
+	}
+	return c.dimOr(def, keys...)
+}
+
+// firstOr returns a size that may be given for each layer, in which case it is
+// that of the first, def if it is not there.
+func (c *config) firstOr(def int64, key string) int64 {
+	if _, v, ok := c.find(key); !ok || !bytes.HasPrefix(v, []byte("[")) {
+		return c.dimOr(def, key)
+	}
+	l := c.ints(key)
+	if len(l) == 0 || l[0] < 1 || l[0] > dimensionMost {
+		c.fail(key, "does not begin with a size")
+		return 1
+	}
+	return l[0]
 }
 
 // intOr returns an integer, def if it is not there.

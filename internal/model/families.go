@@ -22,7 +22,9 @@ func builders() map[string]builder {
 		"minicpm": minicpm, "smollm3": smollm3, "internlm": internlm, "internlm2": internlm2,
 		"internlm3": internlm3, "baichuan": baichuan,
 		"chatglm": chatglm, "glm": glm, "glm4": glm, "seed_oss": seedOSS, "aquila": llama, "Yi": llama,
-		"helium": llama, "arcee": arcee,
+		"helium": llama, "arcee": arcee, "exaone": exaone, "exaone4": exaone4, "ernie4_5": ernie,
+		"hunyuan_v1_dense": hunyuan, "hyperclovax": hyperclovax, "iquestcoder": llama, "cwm": llama,
+		"ministral3": mistral, "vaultgemma": vaultgemma,
 
 		// GPT-2 and its relatives: gptlike.go
 		"gpt2": gpt2, "gpt_neo": gptNeo, "gpt_neox": gptNeoX, "gptj": gptJ, "codegen": gptJ,
@@ -34,6 +36,9 @@ func builders() map[string]builder {
 		"deepseek_v2": deepseek, "deepseek_v3": deepseek, "kimi_k2": deepseek, "phimoe": phimoe,
 		"dbrx": dbrx, "granitemoe": graniteMoE, "granitemoeshared": graniteMoE, "olmoe": olmoe,
 		"gpt_oss": gptOSS, "llama4": llama4, "llama4_text": llama4, "glm4_moe": glm4MoE, "ernie4_5_moe": ernieMoE,
+		"minicpm3": deepseek, "youtu": deepseek, "glm4_moe_lite": deepseek, "dots1": dots, "minimax_m2": minimaxM2,
+		"exaone_moe": sharedMoE, "sarvam_moe": sharedMoE, "hy_v3": sharedMoE, "solar_open": sharedMoE,
+		"hunyuan_v1_moe": hunyuanMoE, "flex_olmo": flexOLMo,
 
 		// State space and hybrids: hybrid.go
 		"mamba": mamba, "falcon_mamba": mamba, "mamba2": mamba2, "jamba": jamba, "bamba": bamba,

@@ -1,6 +1,8 @@
 package model
 
 import (
+	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 )
@@ -45,5 +47,35 @@ func TestFromCount(t *testing.T) {
 				t.Errorf("%d parameters, want %d", m.Params(), tc.params)
 			}
 		})
+	}
+}
+
+// Tiny networks as transformers builds them, from the configurations that it
+// saves: testdata/tiny.py. Infinity is what Python writes.
+func TestNetworksHaveTransformersParameters(t *testing.T) {
+	data, err := os.ReadFile("testdata/tiny.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var recorded struct {
+		Networks []struct {
+			Params int64
+			Config json.RawMessage
+		}
+	}
+	infinity := strings.Count(string(data), "Infinity")
+	if err := json.Unmarshal(withoutInfinity(data), &recorded); err != nil {
+		t.Fatal(err)
+	}
+	if len(recorded.Networks) < 60 || infinity == 0 {
+		t.Errorf("%d networks, %d times Infinity", len(recorded.Networks), infinity)
+	}
+	for _, n := range recorded.Networks {
+		m, err := Parse("tiny", n.Config, Options{})
+		if err != nil {
+			t.Error(err)
+		} else if got := m.Params(); got != n.Params {
+			t.Errorf("%s: %d parameters, transformers has %d", m.Type, got, n.Params)
+		}
 	}
 }

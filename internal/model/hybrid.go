@@ -1,6 +1,9 @@
 package model
 
-import "strings"
+import (
+	"cmp"
+	"strings"
+)
 
 // backbone are the names of Mamba in transformers.
 func backboneNames() names {
@@ -92,12 +95,26 @@ func graniteHybrid(c *config) *Model {
 		c.fail("layer_types", "has %d entries for %d layers", len(kinds), d.layers)
 		return d.model(c)
 	}
-	d.isSSM = func(i int64) bool { return kinds[i] == "mamba" }
+	d.isSSM = func(i int64) bool { return kinds[i] == "mamba" || kinds[i] == "linear_attention" }
 	return d.model(c)
 }
 
-// nemotronH has layers of one mixer or one MLP each, by a pattern of letters.
+// nemotronLetters are the letters of the layers that transformers 5 names.
+var nemotronLetters = map[string]string{
+	"mamba": "M", "linear_attention": "M", "attention": "*", "full_attention": "*", "mlp": "-", "moe": "E",
+}
+
+// nemotronH has layers of one mixer or one MLP each, by a pattern of letters, or
+// by a list of names.
 func nemotronH(c *config) *Model {
+	pattern := c.textOr("", "hybrid_override_pattern")
+	if kinds := c.texts("layers_block_type"); len(kinds) > 0 {
+		pattern = ""
+		for _, kind := range kinds {
+			pattern += cmp.Or(nemotronLetters[kind], "?")
+		}
+		c = c.withDefaults(map[string]int64{"num_hidden_layers": int64(len(kinds))})
+	}
 	d := llamaLike(c)
 	d.attn.Position = NoPosition
 	d.attn.HeadDim = c.dimOr(128, "attention_head_dim", "head_dim")
@@ -108,7 +125,16 @@ func nemotronH(c *config) *Model {
 	d.ssm = &SSM{Version: 2, Inner: heads * dim, State: c.dimOr(128, "ssm_state_size"), Heads: heads, HeadDim: dim, Groups: c.dimOr(8, "n_groups"),
 		Conv: c.dimOr(4, "conv_kernel"), Chunk: c.dimOr(128, "chunk_size"), Norm: true}
 	d.ssmPrefix = "mixer."
-	d.setPattern(c, "hybrid_override_pattern", c.textOr("", "hybrid_override_pattern"))
+	if strings.Contains(pattern, "E") {
+		d.names.router, d.names.expUp, d.names.expDown = "mixer.gate", "mixer.experts.up_proj", "mixer.experts.down_proj"
+		d.names.shUp, d.names.shDown = "mixer.shared_experts.up_proj", "mixer.shared_experts.down_proj"
+		d.moe = &MoE{Experts: c.dim("n_routed_experts"), TopK: c.dim("num_experts_per_tok"), FFN: c.dim("moe_intermediate_size"), Act: d.mlp.Act, ScoreBias: true}
+		d.moe.SharedFFN = c.countOr(1, "n_shared_experts") * c.dimOr(d.moe.FFN, "moe_shared_expert_intermediate_size")
+		if c.has("moe_latent_size") {
+			c.fail("moe_latent_size", "is not modelled")
+		}
+	}
+	d.setPattern(c, "hybrid_override_pattern", pattern)
 	return d.model(c)
 }
 

@@ -81,13 +81,8 @@ type Attention struct {
 	Softcap  float64
 	Dropout  float64 // on the probabilities
 	Causal   bool
-	// OutNorm says that a norm stands before the output projection (BitNet,
-	// Mamba-style gates).
-	OutNorm bool
 	// Sinks says that each head has a learned sink logit (gpt-oss).
 	Sinks bool
-	// KeyValueShared says that the layer reads another layer's keys and values.
-	KeyValueShared bool
 }
 
 // MLA has the ranks of DeepSeek's latent attention.

@@ -2,6 +2,7 @@ package model
 
 import (
 	"encoding/json"
+	"maps"
 	"slices"
 	"strconv"
 )
@@ -183,6 +184,9 @@ func (d *decoder) partialRotary(c *config, def float64) int64 {
 	if dim == 0 && d.attn.Heads > 0 {
 		dim = d.hidden / d.attn.Heads
 	}
+	if c.has("rope_parameters") { // where transformers 5 writes it
+		def = c.object("rope_parameters").floatOr(def, "partial_rotary_factor")
+	}
 	return int64(float64(dim) * min(max(c.floatOr(def, "partial_rotary_factor", "rotary_pct"), 0), 1))
 }
 
@@ -340,19 +344,89 @@ func seedOSS(c *config) *Model {
 	return d.model(c)
 }
 
+// exaone is EXAONE 3: Llama in transformers, with names like GPT-2's in the code
+// that it was published with.
+func exaone(c *config) *Model {
+	d := llamaLike(c.renamed(map[string]string{"num_layers": "num_hidden_layers", "activation_function": "hidden_act"}))
+	if c.has("num_layers") {
+		d.names = names{
+			tokens: "transformer.wte", final: "transformer.ln_f", head: "lm_head",
+			q: "attn.attention.q_proj", k: "attn.attention.k_proj", v: "attn.attention.v_proj", o: "attn.attention.out_proj",
+			gate: "mlp.c_fc_0", up: "mlp.c_fc_1", down: "mlp.c_proj", norm1: "ln_1", norm2: "ln_2",
+		}
+	}
+	return d.model(c)
+}
+
+// exaone4 normalises what a block adds, as OLMo 2 does; where some layers have a
+// window, those without it do not rotate.
+func exaone4(c *config) *Model {
+	d := llamaLike(c)
+	d.placement = OutNorm
+	d.attn.QKNorm = QKNormPerHead
+	d.names.norm1, d.names.norm2 = "post_attention_layernorm", "post_feedforward_layernorm"
+	slidingLayers(c, d, nil)
+	if window := d.window; window != nil {
+		d.noRope = func(i int64) bool { return window(i) == 0 }
+	}
+	return d.model(c)
+}
+
+// ernie is the dense ERNIE 4.5.
+func ernie(c *config) *Model {
+	d := llamaLike(c)
+	d.qkvBias = c.boolOr(false, "use_bias")
+	d.bias, d.mlp.Bias = d.qkvBias, d.qkvBias
+	d.tied = c.boolOr(true, "tie_word_embeddings")
+	return d.model(c)
+}
+
+func hunyuan(c *config) *Model {
+	d := llamaLike(c)
+	d.attn.QKNorm = QKNormPerHead
+	d.names.qNorm, d.names.kNorm = "self_attn.query_layernorm", "self_attn.key_layernorm"
+	return d.model(c)
+}
+
+func hyperclovax(c *config) *Model {
+	d := llamaLike(c)
+	if c.boolOr(true, "use_post_norm") {
+		d.placement = Sandwich
+		d.names.post1, d.names.post2 = "post_norm1", "post_norm2"
+	}
+	return d.model(c)
+}
+
+// vaultgemma is Gemma 2 without the norms after attention and MLP.
+func vaultgemma(c *config) *Model {
+	d := gemmaLike(c)
+	d.names.norm2 = "pre_feedforward_layernorm"
+	d.attn.Softcap = c.floatOr(50, "attn_logit_softcapping")
+	d.logitSoftcap = c.floatOr(30, "final_logit_softcapping")
+	slidingLayers(c, d, func(i int64) bool { return i%2 == 0 })
+	return d.model(c)
+}
+
 // withDefaults returns c with integers for keys that are not there.
 func (c *config) withDefaults(defaults map[string]int64) *config {
-	o := *c
-	o.raw = map[string]json.RawMessage{}
-	for k, v := range c.raw {
-		o.raw[k] = v
-	}
+	o := &config{name: c.name, path: c.path, opt: c.opt, outer: c, raw: maps.Clone(c.raw)}
 	for k, v := range defaults {
 		if !c.has(k) {
 			o.raw[k] = json.RawMessage(strconv.FormatInt(v, 10))
 		}
 	}
-	return &o
+	return o
+}
+
+// renamed returns c with keys under other names as well.
+func (c *config) renamed(names map[string]string) *config {
+	o := &config{name: c.name, path: c.path, opt: c.opt, outer: c, raw: maps.Clone(c.raw)}
+	for from, to := range names {
+		if c.has(from) {
+			o.raw[to] = c.raw[from]
+		}
+	}
+	return o
 }
 
 // listed returns a test for membership in a list of layers.

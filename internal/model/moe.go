@@ -46,7 +46,7 @@ func qwenMoE(c *config) *Model {
 	d.moe = &MoE{Experts: c.dim("num_experts", "num_local_experts"), TopK: c.dim("num_experts_per_tok"), FFN: c.dim("moe_intermediate_size"),
 		Act: d.mlp.Act, Gated: true, AuxLoss: c.boolOr(false, "output_router_logits")}
 	if second {
-		d.moe.SharedFFN = c.intOr(0, "shared_expert_intermediate_size")
+		d.moe.SharedFFN = c.countOr(0, "shared_expert_intermediate_size")
 		d.moe.SharedSwitch = d.moe.SharedFFN > 0
 	}
 	step, dense := c.intOr(1, "decoder_sparse_step"), c.ints("mlp_only_layers")
@@ -69,19 +69,26 @@ func deepseek(c *config) *Model {
 		}
 		d.attn.MLA = mla
 		d.attn.HeadDim = mla.NopeDim + mla.RopeDim
-		d.attn.VHeadDim = c.dim("v_head_dim")
+		d.attn.VHeadDim = c.dimOr(max(1, d.hidden/d.attn.Heads), "v_head_dim")
 		d.attn.RopeDim = mla.RopeDim
 		d.attn.KVHeads = d.attn.Heads
 	}
-	n := &d.names
-	n.shGate, n.shUp, n.shDown = "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"
+	d.names.sharedExperts()
+	switch kind { // dense
+	case "minicpm3", "youtu":
+		d.tied = c.boolOr(true, "tie_word_embeddings")
+		return d.model(c)
+	}
 	if c.has("n_routed_experts") {
 		d.moe = &MoE{Experts: c.dim("n_routed_experts"), TopK: c.dim("num_experts_per_tok"), FFN: c.dim("moe_intermediate_size"), Act: d.mlp.Act,
 			Gated: true, ScoreBias: balanced}
 		d.moe.AuxLoss = c.floatOr(0, "aux_loss_alpha") > 0 && !d.moe.ScoreBias
 		d.moe.SharedFFN = c.dimOr(0, "n_shared_experts") * d.moe.FFN
-		first, every := c.intOr(0, "first_k_dense_replace"), c.intOr(1, "moe_layer_freq")
-		d.isMoE = func(i int64) bool { return i >= first && every > 0 && i%every == 0 }
+		every := c.intOr(1, "moe_layer_freq")
+		d.sparse(c, 0)
+		if sparse := d.isMoE; every != 1 {
+			d.isMoE = func(i int64) bool { return sparse(i) && every > 0 && i%every == 0 }
+		}
 	}
 	return d.model(c)
 }
@@ -95,13 +102,102 @@ func glm4MoE(c *config) *Model {
 	if c.boolOr(false, "use_qk_norm") {
 		d.attn.QKNorm = QKNormPerHead
 	}
-	n := &d.names
-	n.shGate, n.shUp, n.shDown = "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"
+	d.names.sharedExperts()
 	d.moe = &MoE{Experts: c.dim("n_routed_experts"), TopK: c.dim("num_experts_per_tok"), FFN: c.dim("moe_intermediate_size"), Act: d.mlp.Act,
 		Gated: true, ScoreBias: true}
 	d.moe.SharedFFN = c.dimOr(1, "n_shared_experts") * d.moe.FFN
-	first := c.intOr(1, "first_k_dense_replace")
+	d.sparse(c, 1)
+	return d.model(c)
+}
+
+// sharedMoE is what many followers of DeepSeek V3 are: ordinary attention, experts
+// that every token takes, a router that is balanced without a loss (EXAONE MoE,
+// Sarvam, Hunyuan 3, Solar Open).
+func sharedMoE(c *config) *Model {
+	d := llamaLike(c)
+	kind := c.textOr("", "model_type")
+	if kind == "exaone_moe" || kind == "hy_v3" || c.boolOr(false, "use_qk_norm") {
+		d.attn.QKNorm = QKNormPerHead
+	}
+	if kind == "exaone_moe" {
+		slidingLayers(c, d, nil)
+	}
+	d.names.sharedExperts()
+	d.moe = &MoE{Experts: c.dim("n_routed_experts", "num_experts"), TopK: c.dim("num_experts_per_tok"), FFN: c.dim("moe_intermediate_size"), Act: d.mlp.Act,
+		Gated: true, ScoreBias: true}
+	d.moe.SharedFFN = c.countOr(0, "n_shared_experts", "num_shared_experts") * d.moe.FFN
+	d.sparse(c, 0)
+	return d.model(c)
+}
+
+// sparse reads which layers have experts: by name for each layer in new
+// configurations, from a first one on in others.
+func (d *decoder) sparse(c *config, first int64) {
+	first = c.intOr(first, "first_k_dense_replace")
 	d.isMoE = func(i int64) bool { return i >= first }
+	kinds := c.texts("mlp_layer_types")
+	switch {
+	case len(kinds) == 0:
+	case int64(len(kinds)) != d.layers:
+		c.fail("mlp_layer_types", "has %d entries for %d layers", len(kinds), d.layers)
+	default:
+		d.isMoE = func(i int64) bool { return kinds[i] == "sparse" }
+	}
+}
+
+// sharedExperts are DeepSeek's names of the experts that every token takes.
+func (n *names) sharedExperts() {
+	n.shGate, n.shUp, n.shDown = "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"
+}
+
+// dots is dots.llm1: Qwen 3's attention, DeepSeek V3's experts.
+func dots(c *config) *Model {
+	d := llamaLike(c)
+	d.attn.QKNorm = QKNormPerHead
+	slidingLayers(c, d, nil)
+	d.names.sharedExperts()
+	d.moe = &MoE{Experts: c.dim("n_routed_experts"), TopK: c.dim("num_experts_per_tok"), FFN: c.dim("moe_intermediate_size"), Act: d.mlp.Act,
+		Gated: true, ScoreBias: true}
+	d.moe.SharedFFN = c.countOr(0, "n_shared_experts") * d.moe.FFN
+	d.sparse(c, 0)
+	return d.model(c)
+}
+
+func minimaxM2(c *config) *Model {
+	d := llamaLike(c)
+	d.attn.QKNorm = QKNormFull
+	d.attn.RopeDim = d.partialRotary(c, 1)
+	if n := c.intOr(0, "rotary_dim"); n > 0 {
+		d.attn.RopeDim = n
+	}
+	d.names = mixtralNames()
+	d.moe = &MoE{Experts: c.dim("num_local_experts"), TopK: c.dim("num_experts_per_tok"), FFN: d.mlp.FFN, Act: d.mlp.Act, Gated: true, ScoreBias: true,
+		AuxLoss: c.boolOr(false, "output_router_logits")}
+	return d.model(c)
+}
+
+// hunyuanMoE is Hunyuan-A13B. Its configuration may give a figure for each layer,
+// which are all the same in what is published.
+func hunyuanMoE(c *config) *Model {
+	d := llamaLike(c)
+	d.attn.QKNorm = QKNormPerHead
+	n := &d.names
+	n.qNorm, n.kNorm = "self_attn.query_layernorm", "self_attn.key_layernorm"
+	n.router = "mlp.gate.wg"
+	n.shGate, n.shUp, n.shDown = "mlp.shared_mlp.gate_proj", "mlp.shared_mlp.up_proj", "mlp.shared_mlp.down_proj"
+	d.moe = &MoE{Experts: c.dim("num_experts"), TopK: c.firstOr(1, "moe_topk"), FFN: d.mlp.FFN, Act: d.mlp.Act, Gated: true}
+	d.moe.SharedFFN = d.mlp.FFN * c.firstOr(1, "num_shared_expert")
+	return d.model(c)
+}
+
+// flexOLMo is OLMoE with OLMo 2's norms.
+func flexOLMo(c *config) *Model {
+	d := llamaLike(c)
+	d.placement = OutNorm
+	d.attn.QKNorm = QKNormFull
+	d.names.norm1, d.names.norm2 = "post_attention_layernorm", "post_feedforward_layernorm"
+	d.moe = &MoE{Experts: c.dim("num_experts"), TopK: c.dim("num_experts_per_tok"), FFN: d.mlp.FFN, Act: d.mlp.Act, Gated: true,
+		AuxLoss: c.boolOr(false, "output_router_logits")}
 	return d.model(c)
 }
 
@@ -111,8 +207,7 @@ func ernieMoE(c *config) *Model {
 	d.qkvBias = c.boolOr(false, "use_bias")
 	d.bias, d.mlp.Bias = d.qkvBias, d.qkvBias
 	d.tied = c.boolOr(true, "tie_word_embeddings")
-	n := &d.names
-	n.shGate, n.shUp, n.shDown = "mlp.shared_experts.gate_proj", "mlp.shared_experts.up_proj", "mlp.shared_experts.down_proj"
+	d.names.sharedExperts()
 	d.moe = &MoE{Experts: c.dim("moe_num_experts"), TopK: c.dim("moe_k"), FFN: c.dim("moe_intermediate_size"), Act: d.mlp.Act,
 		Gated: true, ScoreBias: true}
 	d.moe.SharedFFN = c.dimOr(0, "moe_num_shared_experts") * d.moe.FFN
@@ -155,7 +250,7 @@ func graniteMoE(c *config) *Model {
 	d := llamaLike(c)
 	d.names = graniteNames()
 	d.moe = &MoE{Experts: c.dim("num_local_experts"), TopK: c.dim("num_experts_per_tok"), FFN: d.mlp.FFN, Act: d.mlp.Act,
-		Gated: true, FusedGateUp: true, SharedFFN: c.dimOr(0, "shared_intermediate_size"), AuxLoss: c.boolOr(false, "output_router_logits")}
+		Gated: true, FusedGateUp: true, SharedFFN: c.countOr(0, "shared_intermediate_size"), AuxLoss: c.boolOr(false, "output_router_logits")}
 	return d.model(c)
 }
 
