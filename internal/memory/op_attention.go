@@ -8,6 +8,7 @@ type heads struct {
 	dim, vdim  int64
 	causal     bool
 	dropout    float64
+	softcap    bool // tanh bounds the scores, where they are written out
 }
 
 func (h heads) q() int64   { return h.batch * h.seq * h.heads * h.dim }

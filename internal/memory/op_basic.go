@@ -178,6 +178,16 @@ func (x *machine) scale(t tensor) tensor {
 	})
 }
 
+// softcap is cap·tanh(t/cap): what tanh gives is saved.
+func (x *machine) softcap(t tensor) tensor {
+	part := x.scale(t)
+	bound := x.unaryOut(part)
+	x.drop(part)
+	out := x.scale(bound)
+	x.drop(bound)
+	return out
+}
+
 // mul is a·b of equal shapes.
 func (x *machine) mul(a, b tensor) tensor {
 	var saved [2]tensor

@@ -208,6 +208,9 @@ func (x *machine) layerNormPython(t, w, b tensor, width int64) tensor {
 	x.drop(again, root)
 	z := x.mulWeight(y, w, width)
 	x.drop(y)
+	if b == none() {
+		return z
+	}
 	out := x.addBroadcast(z, b)
 	x.drop(z)
 	return out

@@ -144,7 +144,7 @@ func (p *player) causalLoss(h, labels tensor) (tensor, []tensor) {
 	if style == lossFusedLinear {
 		return x.fusedLinearCE(h, head, labels, true), nil
 	}
-	logits := x.project(h, head)
+	logits := p.scaledLogits(x.project(h, head))
 	switch style {
 	case lossForwardCopy:
 		up := x.cast(logits, f32)
@@ -167,6 +167,22 @@ func (p *player) causalLoss(h, labels tensor) (tensor, []tensor) {
 	loss := p.crossEntropy(shifted, labels, n, head.out)
 	x.drop(up, shifted)
 	return loss, []tensor{logits}
+}
+
+// scaledLogits is what some models do to their logits: bound them by a tanh, or
+// multiply them by a number. It takes logits over.
+func (p *player) scaledLogits(logits tensor) tensor {
+	out := logits
+	switch m := p.net.m; {
+	case m.LogitSoftcap > 0:
+		out = p.x.softcap(logits)
+	case m.LogitScaled:
+		out = p.x.scale(logits)
+	default:
+		return logits
+	}
+	p.x.drop(logits)
+	return out
 }
 
 // shift is logits[..., :-1, :].contiguous(): a copy, unless the batch is one

@@ -194,6 +194,14 @@ func (p *player) layerNorm(t tensor, v *vector) tensor {
 	if p.lib.pythonNorm {
 		return x.layerNormPython(t, v.w, v.b, v.width)
 	}
+	if v.style == "cohere" {
+		up := x.cast(t, f32)
+		w := x.cast(v.w, f32)
+		n := x.layerNormPython(up, w, v.b, v.width)
+		out := x.cast(n, t.dt)
+		x.drop(up, w, n)
+		return out
+	}
 	if x.amp != f32 && t.dt.low() && !p.lib.lowNorm {
 		up := x.cast(t, f32)
 		out := x.layerNorm(up, v.w, v.b, v.width)
@@ -266,7 +274,7 @@ func (p *player) attention(b *block, in tensor) tensor {
 	if a.MLA != nil {
 		return p.latentAttention(b, in)
 	}
-	h := heads{batch: p.batch, seq: p.seq, keySeq: p.seq, heads: a.Heads, kv: a.KVHeads, dim: a.HeadDim, vdim: a.VHeadDim, causal: a.Causal, dropout: a.Dropout}
+	h := heads{batch: p.batch, seq: p.seq, keySeq: p.seq, heads: a.Heads, kv: a.KVHeads, dim: a.HeadDim, vdim: a.VHeadDim, causal: a.Causal, dropout: a.Dropout, softcap: a.Softcap > 0}
 	var q, k, v tensor
 	switch {
 	case b.qkv != nil:
@@ -429,15 +437,23 @@ func (p *player) attend(q, k, v tensor, h heads) tensor {
 // transformers' eager_attention_forward.
 func (p *player) eagerAttention(q, k, v tensor, h heads) tensor {
 	x := p.x
-	if h.kv != h.heads {
-		k = x.repeatHeads(k, h.heads/h.kv)
-		v = x.repeatHeads(v, h.heads/h.kv)
-		defer x.drop(k, v)
+	repeated := func(t tensor) tensor {
+		if h.kv != h.heads {
+			return x.repeatHeads(t, h.heads/h.kv)
+		}
+		return p.batchable(t)
 	}
 	n, d := h.scores(), q.dt
+	q, k = p.batchable(q), repeated(k)
 	s := x.batched(q, k, n)
+	x.drop(q, k)
 	c := x.scale(s)
 	x.drop(s)
+	if h.softcap {
+		s := x.softcap(c)
+		x.drop(c)
+		c = s
+	}
 	if h.causal {
 		m := x.add(c, none())
 		x.drop(c)
@@ -449,11 +465,22 @@ func (p *player) eagerAttention(q, k, v tensor, h heads) tensor {
 	x.drop(w)
 	w3 := x.dropout(w2, h.dropout)
 	x.drop(w2)
+	v = repeated(v)
 	o := x.batched(w3, v, h.out())
-	x.drop(w3)
+	x.drop(w3, v)
 	out := x.contiguous(o)
 	x.drop(o)
 	return out
+}
+
+// batchable is t as a batched product takes it: a copy, where t is a part of the
+// fused projection and the batch has more than one sample, whose rows then are
+// not one after the other.
+func (p *player) batchable(t tensor) tensor {
+	if p.batch > 1 && t.dt.size(t.n) < p.x.sts[t.st].bytes {
+		return p.x.contiguous(t)
+	}
+	return p.x.keep(t)
 }
 
 // feedForward is the layer's transformation of tokens.

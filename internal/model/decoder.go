@@ -27,6 +27,7 @@ type decoder struct {
 	embedDropout float64
 	embedWidth   int64 // width of the token table where it differs (OPT-350M)
 	logitSoftcap float64
+	logitScaled  bool
 
 	ssm       *SSM
 	ssmPrefix string
@@ -127,7 +128,7 @@ func (d *decoder) model(c *config) *Model {
 	d.complete()
 	m := &Model{
 		Family: Decoder, Vocab: d.vocab, MaxSeq: d.maxSeq, Hidden: d.hidden,
-		TiedHead: d.tied, EmbedDropout: d.embedDropout, LogitSoftcap: d.logitSoftcap, Position: d.attn.Position,
+		TiedHead: d.tied, EmbedDropout: d.embedDropout, LogitSoftcap: d.logitSoftcap, LogitScaled: d.logitScaled, Position: d.attn.Position,
 	}
 	width := d.hidden
 	if d.embedWidth > 0 {

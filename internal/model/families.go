@@ -18,7 +18,7 @@ func builders() map[string]builder {
 		"llama": llama, "mistral": mistral, "ministral": mistral, "qwen2": qwen2, "qwen3": qwen3, "qwen": qwen1,
 		"gemma": gemma, "gemma2": gemma2, "gemma3_text": gemma3, "gemma3": gemma3,
 		"phi3": phi3, "stablelm": stablelm, "cohere": cohere, "cohere2": cohere,
-		"olmo": olmo, "olmo2": olmo2, "olmo3": olmo2, "granite": llama, "nemotron": nemotron,
+		"olmo": olmo, "olmo2": olmo2, "olmo3": olmo2, "granite": granite, "nemotron": nemotron,
 		"minicpm": minicpm, "smollm3": smollm3, "internlm": internlm, "internlm2": internlm2,
 		"internlm3": internlm3, "baichuan": baichuan,
 		"chatglm": chatglm, "glm": glm, "glm4": glm, "seed_oss": seedOSS, "aquila": llama, "Yi": llama,

@@ -79,6 +79,7 @@ func bamba(c *config) *Model {
 // and a shared MLP in every layer.
 func graniteHybrid(c *config) *Model {
 	d := llamaLike(c)
+	d.logitScaled = true
 	d.names = graniteNames()
 	if c.textOr("nope", "position_embedding_type") != "rope" {
 		d.attn.Position = NoPosition

@@ -196,7 +196,8 @@ type Norm struct {
 	Bias   bool
 	// Style tells implementations of the same formula apart where they keep
 	// different tensors: "" is the plain one of transformers (Llama), "gemma"
-	// multiplies by (1+weight) in float32, "t5" is apex where it is installed.
+	// multiplies by (1+weight) in float32, "cohere" is a LayerNorm written in Python, "t5"
+	// is apex where it is installed.
 	Style string
 }
 

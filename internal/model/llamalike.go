@@ -33,6 +33,13 @@ func llamaLike(c *config) *decoder {
 
 func llama(c *config) *Model { return llamaLike(c).model(c) }
 
+// granite is Llama whose logits, and more that takes no memory, are scaled.
+func granite(c *config) *Model {
+	d := llamaLike(c)
+	d.logitScaled = true
+	return d.model(c)
+}
+
 func mistral(c *config) *Model {
 	d := llamaLike(c)
 	d.attn.KVHeads = c.dimOr(min(8, d.attn.Heads), "num_key_value_heads") // MistralConfig's default
@@ -192,7 +199,8 @@ func (d *decoder) partialRotary(c *config, def float64) int64 {
 
 func cohere(c *config) *Model {
 	d := llamaLike(c)
-	d.norm = Norm{Kind: LayerNorm, Affine: true}
+	d.norm = Norm{Kind: LayerNorm, Affine: true, Style: "cohere"}
+	d.logitScaled = true
 	d.tied = c.boolOr(true, "tie_word_embeddings")
 	d.parallel, d.sharedNorm = true, true
 	if c.boolOr(false, "use_qk_norm") {
@@ -390,6 +398,7 @@ func hunyuan(c *config) *Model {
 
 func hyperclovax(c *config) *Model {
 	d := llamaLike(c)
+	d.logitScaled = true
 	if c.boolOr(true, "use_post_norm") {
 		d.placement = Sandwich
 		d.names.post1, d.names.post2 = "post_norm1", "post_norm2"

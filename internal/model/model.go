@@ -69,6 +69,8 @@ type Model struct {
 	TiedHead bool
 	// LogitSoftcap is the bound that tanh puts on the logits, 0: none (Gemma 2).
 	LogitSoftcap float64
+	// LogitScaled says that the logits are multiplied by a number (Cohere, Granite).
+	LogitScaled bool
 	// HeadTransform says that a dense layer, an activation and a norm stand
 	// before the vocabulary matrix (BERT).
 	HeadTransform bool

@@ -248,6 +248,7 @@ func graniteNames() names {
 // graniteMoE is Granite-MoE without and with a shared expert.
 func graniteMoE(c *config) *Model {
 	d := llamaLike(c)
+	d.logitScaled = true
 	d.names = graniteNames()
 	d.moe = &MoE{Experts: c.dim("num_local_experts"), TopK: c.dim("num_experts_per_tok"), FFN: d.mlp.FFN, Act: d.mlp.Act,
 		Gated: true, FusedGateUp: true, SharedFFN: c.countOr(0, "shared_intermediate_size"), AuxLoss: c.boolOr(false, "output_router_logits")}
