@@ -83,6 +83,8 @@ type Attention struct {
 	Causal   bool
 	// Sinks says that each head has a learned sink logit (gpt-oss).
 	Sinks bool
+	// KeyValueShared says that the layer reads another layer's keys and values.
+	KeyValueShared bool
 }
 
 // MLA has the ranks of DeepSeek's latent attention.

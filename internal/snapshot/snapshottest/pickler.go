@@ -356,11 +356,21 @@ func jsonValue(w *bufio.Writer, v any) {
 		list(len(v), func(i int) any { return v[i] })
 	case Lazy:
 		list(v.N, v.At)
-	default:
-		text, err := json.Marshal(v)
-		if err != nil {
-			panic(err)
+	case float64:
+		if math.IsNaN(v) || math.IsInf(v, 0) { // JSON has neither
+			w.WriteString("null")
+			return
 		}
-		w.Write(text)
+		jsonText(w, v)
+	default:
+		jsonText(w, v)
 	}
+}
+
+func jsonText(w *bufio.Writer, v any) {
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err)
+	}
+	w.Write(text)
 }
