@@ -35,6 +35,7 @@ type Prediction struct {
 func Predict(engine *memory.Engine, m *model.Model, card workload.GPU, s *remedy.Situation, codes []remedy.Code) *Prediction {
 	p := &predictor{engine: engine, sit: s}
 	list := readings(m, card, s)
+	p.passages(list)
 	for i, est := range p.estimates(list) {
 		if est != nil && p.agrees(est) {
 			p.base = append(p.base, reading{list[i], est})
@@ -44,14 +45,24 @@ func Predict(engine *memory.Engine, m *model.Model, card workload.GPU, s *remedy
 		return nil
 	}
 	s.Saves, s.Fits = orEmpty(s.Saves), orEmpty(s.Fits)
-	p.split()
+	if !beside(s.Phase) {
+		p.split()
+	}
 	for _, code := range codes {
-		if change := changes[code]; change != nil {
+		change := changes[code]
+		if beside(s.Phase) {
+			change = passageChanges[code] // the steps had their turn, and fit
+		}
+		if change != nil {
 			p.judge(code, func(w *workload.Workload) bool { return change(w, s) })
 		}
 	}
 	first := p.base[0].est
-	out := &Prediction{Peak: span(p.base, func(e *memory.Estimate) units.Estimate { return e.Allocated }), Phase: remedy.Phase(first.Phase), Parts: parts(first)}
+	out := &Prediction{Peak: span(p.base, func(e *memory.Estimate) units.Estimate { return e.Allocated }), Phase: remedy.Phase(first.Phase), Parts: parts(first.Items)}
+	if beside(s.Phase) {
+		peak := span(p.base, func(e *memory.Estimate) units.Estimate { return units.Exactly(phasePeak(e, s.Phase).Allocated) })
+		out.Peak, out.Phase, out.Parts = peak, s.Phase, parts(phasePeak(first, s.Phase).Items)
+	}
 	s.Need = span(p.base, func(e *memory.Estimate) units.Estimate { return e.Device }).High
 	s.Activations = span(p.base, activations)
 	return out
@@ -99,6 +110,11 @@ func (p *predictor) agrees(est *memory.Estimate) bool {
 	if had == 0 {
 		return true
 	}
+	if beside(s.Phase) {
+		// The steps are not at their peak then; where in the evaluation it failed is
+		// not known.
+		return 1.1*float64(peakIn(est, s.Phase)) >= 0.95*float64(had)
+	}
 	if float64(est.Allocated.High) < 0.95*float64(had) {
 		return false
 	}
@@ -127,7 +143,7 @@ func (p *predictor) estimates(list []*workload.Workload) []*memory.Estimate {
 
 // activations is what a peak has of activations.
 func activations(est *memory.Estimate) units.Estimate {
-	for _, p := range parts(est) {
+	for _, p := range parts(est.Items) {
 		if p.Kind == account.Activations {
 			return units.Exactly(p.Bytes)
 		}
@@ -152,7 +168,7 @@ func (p *predictor) judge(code remedy.Code, change func(*workload.Workload) bool
 		if est == nil {
 			return false
 		}
-		saved := p.base[i].est.Allocated.Mid - est.Allocated.Mid
+		saved := peakIn(p.base[i].est, p.sit.Phase) - peakIn(est, p.sit.Phase)
 		if i == 0 {
 			saves = units.Exactly(saved)
 		}
@@ -373,13 +389,13 @@ func span(list []reading, of func(*memory.Estimate) units.Estimate) units.Estima
 }
 
 // parts sums the items of a peak by kind, largest first.
-func parts(est *memory.Estimate) []account.Part {
+func parts(items []memory.Share) []account.Part {
 	kinds := map[memory.Kind]account.Kind{
 		memory.Weights: account.Weights, memory.Gradients: account.Gradients, memory.OptimizerState: account.OptimizerState,
 		memory.Activations: account.Activations,
 	}
 	var list []account.Part
-	for _, it := range est.Items {
+	for _, it := range items {
 		kind, ok := kinds[it.Kind]
 		if !ok {
 			kind = account.Temporaries

@@ -78,10 +78,7 @@ func batchRemedies() []Remedy {
 			}
 			v := because("batch.eval")
 			if f.EvalBatch > 1 {
-				now, next := f.EvalBatch, max(1, f.EvalBatch/2)
-				if f.MicroBatch > 0 && f.MicroBatch < now {
-					next = f.MicroBatch
-				}
+				now, next := f.EvalBatch, SmallerEvalBatch(f.EvalBatch, f.MicroBatch)
 				v = because("batch.eval.from", now, next)
 				return v.with("eval_batch", next, "eval_batch_now", now)
 			}
@@ -163,4 +160,13 @@ func (f *facts) splitBy(act units.Estimate, known bool) int {
 // without returns the causes that are not in drop.
 func without(causes []Cause, drop ...Cause) []Cause {
 	return slices.DeleteFunc(slices.Clone(causes), func(c Cause) bool { return slices.Contains(drop, c) })
+}
+
+// SmallerEvalBatch is the batch that batch.eval proposes in place of another: that
+// of training where it is smaller, else half.
+func SmallerEvalBatch(now, training int) int {
+	if training > 0 && training < now {
+		return training
+	}
+	return max(1, now/2)
 }
