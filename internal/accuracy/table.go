@@ -71,7 +71,9 @@ type Predictor struct {
 // Predict returns the row's case and the estimate, nil where the row cannot be
 // predicted.
 func (p *Predictor) Predict(r workload.Row) (*Case, *memory.Estimate) {
-	c := &Case{ID: r["id"], Source: r["source"], Model: r["model"], Metric: MetricOf(r["measured_metric"]), Outcome: r["outcome"], Strict: r["strict"] == "1"}
+	c := &Case{ID: r["id"], Source: r["source"], Model: r["model"], Metric: MetricOf(r["measured_metric"]), Outcome: r["outcome"]}
+	mark, marked := r["strict"]
+	c.Strict = mark == "1" || !marked // a table without marks is meant as it is
 	c.Vision = strings.HasPrefix(r["arch_family"], "vision")
 	c.Measured, _ = strconv.ParseFloat(r["measured_gib"], 64)
 	confidence, _ := strconv.Atoi(r["confidence"])
@@ -83,6 +85,7 @@ func (p *Predictor) Predict(r workload.Row) (*Case, *memory.Estimate) {
 		c.WhyNot = err.Error()
 		return c, nil
 	}
+	c.Vision = c.Vision || w.Model.Image != nil
 	p.card(w)
 	est, err := p.Engine.Estimate(w)
 	if err != nil {

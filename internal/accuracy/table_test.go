@@ -56,3 +56,18 @@ func FuzzTable(f *testing.F) {
 		}
 	})
 }
+
+// A user's own table has no marks: every row of it is meant.
+func TestTableWithoutMarksIsCompared(t *testing.T) {
+	without := strings.ReplaceAll(strings.ReplaceAll(measured, ",strict", ""), "fits,1", "fits")
+	for text, want := range map[string]bool{without: true, measured: true, strings.ReplaceAll(measured, "fits,1", "fits,0"): false} {
+		rows, err := ReadTable(strings.NewReader(text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows[0]["method"] = "" // only the reading is looked at
+		if c, _ := new(Predictor).Predict(rows[0]); c.Strict != want || c.WhyNot != "method is not stated" {
+			t.Errorf("%s: strict %v, %q", text, c.Strict, c.WhyNot)
+		}
+	}
+}

@@ -191,14 +191,6 @@ func writeFileAtomically(name string, data []byte) error {
 	return os.Rename(f.Name(), name)
 }
 
-func (a *app) accuracyJSON(compared, all []*accuracy.Case) error {
-	groups := accuracy.BySource(compared)
-	return a.printJSON("unoom/accuracy/v1", nil, map[string]any{
-		"sources": groups, "all": accuracy.Score("all", compared), "verdicts": accuracy.Score("verdicts", all),
-		"mean_of_medians_ratio": accuracy.MeanOfMedians(groups),
-	})
-}
-
 func (a *app) printAccuracy(compared, all []*accuracy.Case, reasons bool) error {
 	p := a.printer()
 	m := a.msgs.Text
@@ -236,15 +228,20 @@ func (a *app) printAccuracy(compared, all []*accuracy.Case, reasons bool) error 
 	if v.Verdicts > v.Tight {
 		p.Para(0, m("accuracy.verdicts", percent(float64(v.Right)/float64(v.Verdicts-v.Tight), 1), strconv.Itoa(v.Verdicts-v.Tight), strconv.Itoa(v.FalseFits), strconv.Itoa(v.OOMs), strconv.Itoa(v.FalseThere), strconv.Itoa(v.Inferred), strconv.Itoa(v.Tight)))
 	}
+	worst := accuracy.Worst(compared, 10)
+	if reasons || len(worst) == 0 && len(compared) > 0 {
+		defer a.printReasons(p, compared)
+	}
+	if len(worst) == 0 {
+		p.Para(0, m("accuracy.none"))
+		return p.Err()
+	}
 	p.Heading(m("accuracy.worst"))
 	w := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Left, text.Left, text.Right, text.Right, text.Right}}
-	for _, c := range accuracy.Worst(compared, 10) {
+	for _, c := range worst {
 		w.Row(c.ID, shortened(c.Model, p.Width()-58), string(c.Metric), gib(c.Predicted), gib(c.Measured), signed(c.Error(), 1))
 	}
 	p.Table(w)
-	if reasons {
-		a.printReasons(p, compared)
-	}
 	return p.Err()
 }
 

@@ -21,7 +21,7 @@ type (
 		Items     []itemJSON         `json:"items"`
 		Unplayed  []string           `json:"not_counted,omitempty"`
 		Outside   []outsideJSON      `json:"outside"`
-		Choices   []memory.Choice    `json:"choices"`
+		Choices   []choiceJSON       `json:"choices"`
 		Verdict   *string            `json:"verdict"`
 		Capacity  *units.Bytes       `json:"capacity_bytes"`
 		PerSample *units.Bytes       `json:"per_sample_bytes"`
@@ -58,6 +58,17 @@ type (
 		Bytes  rangeJSON `json:"bytes"`
 		Source string    `json:"source"`
 	}
+	choiceJSON struct {
+		Setting string     `json:"setting"`
+		Value   string     `json:"value"`
+		Variant string     `json:"variant"`
+		Source  string     `json:"source"`
+		Others  []elseJSON `json:"others"`
+	}
+	elseJSON struct {
+		Value string      `json:"value"`
+		Moves units.Bytes `json:"moves_allocated_bytes"`
+	}
 )
 
 func rangeOf(e units.Estimate) rangeJSON { return rangeJSON{e.Low, e.Mid, e.High} }
@@ -73,7 +84,7 @@ func itemsOf(shares []memory.Share) []itemJSON {
 func (e *estimateCommand) jsonOf(r *estimated) estimateDataJSON {
 	out := estimateDataJSON{
 		Workload: r.workload, Source: "closed_form", Missing: r.missing, Device: rangeOf(r.device), Phase: string(r.phase),
-		Phases: []phaseJSON{}, Items: []itemJSON{}, Outside: []outsideJSON{}, Choices: []memory.Choice{},
+		Phases: []phaseJSON{}, Items: []itemJSON{}, Outside: []outsideJSON{}, Choices: []choiceJSON{},
 	}
 	if c := r.workload.GPU.Capacity; c > 0 {
 		out.Capacity, out.Verdict = &c, &r.verdict
@@ -98,8 +109,12 @@ func (e *estimateCommand) jsonOf(r *estimated) estimateDataJSON {
 	for _, o := range r.engine.Outside {
 		out.Outside = append(out.Outside, outsideJSON{o.Name, rangeOf(o.Bytes), o.Source})
 	}
-	if r.engine.Choices != nil {
-		out.Choices = r.engine.Choices
+	for _, c := range r.engine.Choices {
+		j := choiceJSON{c.Setting, c.Value, c.Variant, c.Source, []elseJSON{}}
+		for _, o := range c.Others {
+			j.Others = append(j.Others, elseJSON(o))
+		}
+		out.Choices = append(out.Choices, j)
 	}
 	if r.perSample > 0 {
 		out.PerSample = &r.perSample

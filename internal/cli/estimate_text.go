@@ -205,8 +205,17 @@ func (e *estimateCommand) printBasis(p *text.Printer, r *estimated) {
 	p.Heading(e.say("choices"))
 	for _, c := range r.engine.Choices {
 		line := fmt.Sprintf("%s = %s", c.Setting, c.Value)
-		if len(c.Others) > 0 {
-			line += " " + e.say("or_else", strings.Join(c.Others, ", "))
+		var others []string
+		for _, o := range c.Others {
+			if o.Moves != 0 {
+				others = append(others, fmt.Sprintf("%s: %+.2f GiB", o.Value, o.Moves.GiB()))
+			}
+		}
+		switch {
+		case len(others) > 0:
+			line += " " + e.say("or_else", strings.Join(others, ", "))
+		case len(c.Others) > 0:
+			continue // it changes nothing here, whatever it is
 		}
 		p.Hanging("  ", line+"  "+text.Style(text.Faint, c.Source))
 	}

@@ -49,6 +49,9 @@ type node struct {
 	in    span // in tape.in
 	saved span // in tape.saved
 	grad  span // in tape.grads, one for each output
+	// item is what the operation is counted under: what its backward makes
+	// belongs to it too.
+	item itemID
 }
 
 // tape is a graph under construction.
@@ -120,7 +123,7 @@ func (x *machine) recording(in ...tensor) bool {
 // push records a node with some outputs and returns its index + 1.
 func (x *machine) push(outputs int, in, saved []tensor, run func(f *frame)) int32 {
 	t := x.tape
-	nd := node{run: run}
+	nd := node{run: run, item: x.item}
 	nd.in.from = int32(len(t.in))
 	for i := range in {
 		t.in = append(t.in, target{in[i].fn, in[i].leaf, in[i].slot})
@@ -204,8 +207,10 @@ func (x *machine) backward(t tensor, g gradient) {
 // drain runs every node of the current graph, last first.
 func (x *machine) drain() {
 	tp := x.tape
+	before := x.item
 	for i := len(tp.nodes) - 1; i >= 0; i-- {
 		nd := tp.nodes[i]
+		x.item = nd.item
 		g := tp.grads[nd.grad.from:nd.grad.to]
 		in := tp.in[nd.in.from:nd.in.to]
 		reached := slices.ContainsFunc(g, func(g gradient) bool { return g.ok })
@@ -243,6 +248,7 @@ func (x *machine) drain() {
 			}
 		}
 	}
+	x.item = before
 }
 
 // deliver brings a gradient to where it is summed. A missing one counts as

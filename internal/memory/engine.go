@@ -65,7 +65,14 @@ type Choice struct {
 	Setting, Value string
 	Variant        string // entry of catalog/variants
 	Source         string
-	Others         []string
+	Others         []Alternative
+}
+
+// An Alternative is what a setting is in other versions, or elsewhere.
+type Alternative struct {
+	Value string
+	// Moves is by how much it would move the allocated peak.
+	Moves units.Bytes
 }
 
 // Estimate plays the workload and, for each choice that nobody could make for
@@ -117,12 +124,14 @@ func (e *Engine) span(est *Estimate, w *workload.Workload, lib library, choices 
 		defer base.close()
 	}
 	for _, c := range choices {
-		est.Choices = append(est.Choices, Choice{c.key, c.value, c.from.Name, c.from.Source, c.others})
-		if c.key == "modules" {
-			continue // nothing of it is in torch's allocator
-		}
-		for _, o := range c.others {
+		made := Choice{c.key, c.value, c.from.Name, c.from.Source, make([]Alternative, len(c.others))}
+		est.Choices = append(est.Choices, made)
+		for i, o := range c.others {
+			made.Others[i].Value = o
 			l := lib
+			if c.key == "modules" {
+				continue // nothing of it is in torch's allocator
+			}
 			if l.set(c.key, o) != nil {
 				continue
 			}
@@ -130,6 +139,7 @@ func (e *Engine) span(est *Estimate, w *workload.Workload, lib library, choices 
 			if !ok {
 				continue // the alternative cannot be played: it does not widen the answer
 			}
+			made.Others[i].Moves = allocated
 			est.Allocated.Low, est.Allocated.High = est.Allocated.Low+min(allocated, 0), est.Allocated.High+max(allocated, 0)
 			est.Reserved.Low, est.Reserved.High = est.Reserved.Low+min(reserved, 0), est.Reserved.High+max(reserved, 0)
 		}

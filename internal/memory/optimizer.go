@@ -1,133 +1,134 @@
 package memory
 
-// optimizerKind is a family of update rules, as far as memory is concerned.
+// optimizerKind is a family of update rules, as far as the step's own tensors and
+// the shape of the state are concerned.
 type optimizerKind uint8
 
-// The optimizers. Sources are in docs/how-it-estimates.md.
+// The kinds. Sources are in docs/how-it-estimates.md.
 const (
-	optAdam         optimizerKind = iota // Adam, AdamW: two states
-	optSGD                               // none
-	optMomentum                          // one state
-	optAdafactor                         // row and column sums
-	optLion                              // one state
-	optAdam8bit                          // two states of 1 byte, one float32 for each 256
-	optAdam4bit                          // two states of half a byte, one float32 for each 128
-	optAdamFP8                           // two states of 1 byte, one float32 for each 256
-	optAdamHF                            // transformers' own AdamW: for-loop
-	optMuon                              // one state on hidden matrices, Adam on the rest
-	optAdamMini                          // one state, and one number for each block
-	optShampoo                           // two states and two factors with their eigenbases (SOAP)
-	optGaLore                            // two states of rank r, and a projector
-	optLOMO                              // none, gradients die as they come
-	optAdaLomo                           // row and column sums, gradients die as they come
-	optProdigy                           // four states
-	optSophia                            // two states
-	optScheduleFree                      // two states
-	optAdagrad                           // one state
-	optRMSprop                           // one state
+	optPlain     optimizerKind = iota // whole moments, and nothing that outlives a kernel
+	optAdam                           // whole moments, a square root of one of them
+	optAdamHF                         // transformers' own AdamW: for-loop
+	optSGD                            // foreach copies the gradients for weight decay
+	optLion                           // one tensor for the update's sign
+	optAdafactor                      // row and column sums
+	optMuon                           // one moment on hidden matrices, two on the rest
+	optAdamMini                       // one moment, and one number for each block
+	optShampoo                        // two moments and two factors with their eigenbases (SOAP)
+	optLowRank                        // moments of rank r, and a projector (GaLore, APOLLO)
+)
+
+// stateFormat is how a moment is kept.
+type stateFormat uint8
+
+const (
+	asParameter stateFormat = iota // in the parameter's dtype
+	inFloat32
+	inEightBits // 1 byte, one float32 for each 256
+	inFourBits  // half a byte, one float32 for each 128
 )
 
 // optimizerImpl is how the update is computed.
 type optimizerImpl uint8
 
 const (
-	implForeach optimizerImpl = iota // all tensors of a group at once
+	implOpen    optimizerImpl = iota // as the framework computes Adam
+	implForeach                      // all tensors of a group at once
 	implLoop                         // one tensor after the other
 	implFused                        // in one kernel
 )
 
 // optimizer is an update rule with its implementation.
 type optimizer struct {
-	kind optimizerKind
-	impl optimizerImpl
-	// state is the dtype of the states; stateAsParam says that they follow the
-	// parameter instead.
-	state        dtype
-	stateAsParam bool
-	amsgrad      bool
-	weightDecay  bool
-	paged        bool // states in managed memory, outside torch's allocator
-	inBackward   bool // stepped from a hook as each gradient comes
-	cpu          bool // states and update on the host
-	rank         int64
-	gpuSteps     bool // the step counters are tensors on the GPU
-	master       bool // a float32 copy of low-precision parameters
+	kind    optimizerKind
+	impl    optimizerImpl
+	moments int // of the parameter's size
+	format  stateFormat
+
+	amsgrad     bool
+	weightDecay bool
+	paged       bool // states in managed memory, outside torch's allocator
+	inBackward  bool // stepped from a hook as each gradient comes
+	cpu         bool // states and update on the host
+	rank        int64
+	gpuSteps    bool // the step counters are tensors on the GPU
+	master      bool // a float32 copy of low-precision parameters
 }
 
-// below these many elements bitsandbytes keeps states in float32.
-// Source: bitsandbytes optim/optimizer.py, min_8bit_size.
+// smallestQuantisedState: below so many elements bitsandbytes and torchao keep
+// states in float32. Source: bitsandbytes optim/optimizer.py, min_8bit_size;
+// torchao optim/adam.py, _new_buffer.
 const smallestQuantisedState = 4096
 
 // states returns the allocations that the state of a parameter of n elements
 // (rows×cols where it is a matrix) needs.
 func (o *optimizer) states(n, rows, cols int64, d dtype) []int64 {
-	s := o.state
-	if o.stateAsParam {
-		s = d
-	}
 	var out []int64
 	if o.master && d.low() {
 		out = append(out, f32.size(n))
 	}
-	whole := func(k int) {
-		for range k {
-			out = append(out, s.size(n))
-		}
-	}
+	matrix := rows > 1 && cols > 1
 	switch o.kind {
-	case optAdam, optAdamHF, optSophia, optScheduleFree:
-		whole(2)
-		if o.amsgrad {
-			whole(1)
-		}
-	case optMomentum, optLion, optAdagrad, optRMSprop:
-		whole(1)
-	case optProdigy:
-		whole(4)
-	case optAdam8bit, optAdamFP8:
-		if n < smallestQuantisedState {
-			out = append(out, f32.size(n), f32.size(n))
-			break
-		}
-		out = append(out, n, n, ceilDiv(n, 256)*4, ceilDiv(n, 256)*4)
-	case optAdam4bit:
-		if n < smallestQuantisedState {
-			out = append(out, f32.size(n), f32.size(n))
-			break
-		}
-		out = append(out, n/2, n/2, ceilDiv(n, 128)*4, ceilDiv(n, 128)*4)
-	case optAdafactor, optAdaLomo:
-		if cols > 1 && rows > 1 {
-			out = append(out, f32.size(rows), f32.size(cols))
-		} else {
-			out = append(out, f32.size(n))
-		}
 	case optMuon:
-		whole(1)
-		if rows <= 1 || cols <= 1 {
-			whole(1)
+		out = o.whole(out, 1, n, d)
+		if !matrix {
+			out = o.whole(out, 1, n, d)
 		}
 	case optAdamMini:
-		whole(1)
-		out = append(out, 4*max(rows, 1))
+		out = append(o.whole(out, 1, n, d), 4*max(rows, 1))
 	case optShampoo:
-		whole(2)
+		out = o.whole(out, 2, n, d)
 		for _, side := range []int64{rows, cols} {
 			if side > 1 && side <= shampooSideMost {
 				out = append(out, 4*side*side, 4*side*side)
 			}
 		}
-	case optGaLore:
-		if rows > 1 && cols > 1 && o.rank > 0 && min(rows, cols) > o.rank {
-			out = append(out, s.size(o.rank*max(rows, cols)), s.size(o.rank*max(rows, cols)), d.size(o.rank*min(rows, cols)))
-		} else {
-			whole(2)
+	case optLowRank:
+		if !matrix || o.rank <= 0 || min(rows, cols) <= o.rank {
+			out = o.whole(out, o.moments, n, d)
+			break
 		}
+		out = o.whole(out, o.moments, o.rank*max(rows, cols), d)
+		out = append(out, d.size(o.rank*min(rows, cols)))
+	case optAdafactor:
+		if matrix {
+			out = append(out, f32.size(rows), f32.size(cols))
+		} else {
+			out = append(out, f32.size(n))
+		}
+	default:
+		k := o.moments
+		if o.amsgrad && o.kind == optAdam {
+			k++
+		}
+		out = o.whole(out, k, n, d)
 	}
 	if o.gpuSteps {
 		out = append(out, 4)
 	}
 	return out
+}
+
+// whole appends k moments of n values of a parameter of dtype d.
+func (o *optimizer) whole(out []int64, k int, n int64, d dtype) []int64 {
+	format := o.format
+	if (format == inEightBits || format == inFourBits) && n < smallestQuantisedState {
+		format = inFloat32
+	}
+	var scales []int64
+	for range k {
+		switch format {
+		case asParameter:
+			out = append(out, d.size(n))
+		case inFloat32:
+			out = append(out, f32.size(n))
+		case inEightBits:
+			out, scales = append(out, n), append(scales, 4*ceilDiv(n, 256))
+		case inFourBits:
+			out, scales = append(out, n/2), append(scales, 4*ceilDiv(n, 128))
+		}
+	}
+	return append(out, scales...)
 }
 
 // shampooSideMost is SOAP's max_precond_dim. Source: SOAP's reference code.
@@ -149,7 +150,7 @@ func (x *machine) step(o *optimizer, ps []*parameter, first bool) {
 	undo := x.as(Temporaries, "optimizer step")
 	defer undo()
 	switch o.kind {
-	case optAdam, optSophia, optScheduleFree, optAdagrad, optRMSprop:
+	case optAdam:
 		x.adamStep(o, ps)
 	case optAdamHF:
 		for _, p := range ps {
@@ -157,11 +158,11 @@ func (x *machine) step(o *optimizer, ps []*parameter, first bool) {
 			denom := x.tensor(p.t.n, d) // exp_avg_sq.sqrt().add_(eps)
 			x.drop(denom)
 		}
-	case optAdafactor, optAdaLomo:
+	case optAdafactor:
 		for _, p := range ps {
 			x.adafactorStep(p)
 		}
-	case optSGD, optMomentum:
+	case optSGD:
 		if o.impl == implForeach && o.weightDecay {
 			var copies []tensor
 			for _, p := range ps {
@@ -180,7 +181,7 @@ func (x *machine) step(o *optimizer, ps []*parameter, first bool) {
 			x.scratch(bf16.size(2 * p.t.n))
 			x.drop(a, b)
 		}
-	case optGaLore:
+	case optLowRank:
 		for _, p := range ps {
 			full := x.tensor(p.t.n, f32)
 			x.scratch(p.gdt.size(p.t.n))
@@ -197,11 +198,12 @@ func (x *machine) makeState(o *optimizer, p *parameter) {
 	}
 }
 
+// stateDType is the dtype in which the step computes with the moments.
 func stateDType(o *optimizer, p *parameter) dtype {
-	if o.stateAsParam {
+	if o.format == asParameter {
 		return p.t.dt
 	}
-	return o.state
+	return f32
 }
 
 // adamStep has the temporaries of torch's Adam: none when fused; the square

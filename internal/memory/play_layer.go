@@ -261,6 +261,7 @@ func (p *player) residualDropout(b *block, t tensor) tensor {
 	if b.l.ResidualDropout == 0 {
 		return t
 	}
+	defer p.x.as("", "residual stream")()
 	d := p.x.dropout(t, b.l.ResidualDropout)
 	p.x.drop(t)
 	return d

@@ -226,7 +226,7 @@ func (l *library) set(key, value string) error {
 		if i < 0 {
 			return fmt.Errorf("adam: %q is not one of %v", value, implNames)
 		}
-		l.adam = optimizerImpl(i)
+		l.adam = implForeach + optimizerImpl(i)
 	case "repeat_kv":
 		return flag(&l.repeatKV)
 	case "contiguous":

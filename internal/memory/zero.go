@@ -85,9 +85,7 @@ func (z *zeroStates) make(group int64) {
 	zeros := x.alloc(f32.size(min(z.part, group)))
 	x.item = x.items.id(OptimizerState, "optimizer state")
 	if !z.opt.paged {
-		o := *z.opt
-		o.stateAsParam, o.state = false, f32
-		for _, b := range o.states(z.part, 1, z.part, f32) {
+		for _, b := range z.opt.states(z.part, 1, z.part, f32) {
 			x.alloc(b)
 		}
 	}
@@ -108,12 +106,8 @@ func (z *zeroStates) update(group int64) {
 
 // temporaries are those of the update rule on one flat float32 tensor.
 func (z *zeroStates) temporaries(n int64) {
-	switch z.opt.kind {
-	case optAdam, optSophia, optScheduleFree, optAdagrad, optRMSprop:
-		p := parameter{t: tensor{n: n, dt: f32}, gdt: f32}
-		o := *z.opt
-		o.stateAsParam, o.state = false, f32
-		z.x.adamStep(&o, []*parameter{&p})
+	if z.opt.kind == optAdam {
+		z.x.adamStep(z.opt, []*parameter{{t: tensor{n: n, dt: f32}, gdt: f32}})
 	}
 }
 

@@ -388,7 +388,7 @@ func (b *builder) spread() error {
 // memory sets what is kept elsewhere or computed again.
 func (b *builder) memory() error {
 	w := b.w
-	w.Checkpointing = Checkpointing(b.quiet(FieldCheckpointing, string(NoCheckpointing)))
+	w.Checkpointing = b.checkpointing()
 	w.Offload = Offload(b.quiet(FieldOffload, string(NoOffload)))
 	if w.Offload == OffloadParams && !w.Sharding.Sharded() {
 		return wrong("--sharding zero3 or fsdp, which can; or --offload optimizer", "%s with sharding %s: only ZeRO-3 and FSDP keep parameters in host memory", b.cite(FieldOffload), w.Sharding)
@@ -398,6 +398,22 @@ func (b *builder) memory() error {
 		w.Reentrant = &is
 	}
 	return nil
+}
+
+// checkpointing is what was stated, or the framework's default. Quantised weights
+// are prepared by peft, which turns it on.
+// Source: peft utils/other.py, prepare_model_for_kbit_training.
+func (b *builder) checkpointing() Checkpointing {
+	_, said := b.Settings[FieldCheckpointing]
+	ofFile := slices.ContainsFunc(b.Defaults, func(d Default) bool { return d.Field == FieldCheckpointing })
+	switch w := b.w; {
+	case said, ofFile, b.m.Image != nil:
+		return Checkpointing(b.quiet(FieldCheckpointing, string(NoCheckpointing)))
+	case w.Framework == HFTrainer && w.Base != NotQuantised:
+		w.Assume(string(FieldCheckpointing), string(FullCheckpoint), "peft's prepare_model_for_kbit_training turns it on")
+		return FullCheckpoint
+	}
+	return Checkpointing(b.choose(FieldCheckpointing, string(NoCheckpointing)))
 }
 
 // precision puts together in which dtype weights are loaded and what autocast
@@ -500,6 +516,13 @@ func (b *builder) upcast() {
 func (b *builder) optimizer() error {
 	w := b.w
 	name := b.choose(FieldOptimizer, "adamw_torch_fused")
+	if known := Optimizers(); !slices.Contains(known, OptimizerName(name)) {
+		hint := "name one that keeps as much for each weight, such as adamw, sgd_momentum or adamw_8bit"
+		if near := model.Nearest(OptimizerName(name), known, 3); len(near) > 0 {
+			hint = "nearest: " + strings.Join(near, ", ")
+		}
+		return wrong(hint, "%s: this optimizer is not known", b.cite(FieldOptimizer))
+	}
 	w.Optimizer.Name = name
 	low := strings.ToLower(name)
 	switch {

@@ -3,6 +3,7 @@ package workload
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -27,6 +28,15 @@ type Unanswerable struct{ Why string }
 func (e *Unanswerable) Error() string { return e.Why }
 
 func cannot(format string, args ...any) error { return &Unanswerable{fmt.Sprintf(format, args...)} }
+
+// unread is the answer where a column that decides memory is empty, or has a word
+// that nothing is known of.
+func unread(column, text string) error {
+	if strings.TrimSpace(text) == "" {
+		return cannot("%s is not stated", column)
+	}
+	return cannot("%s %q is not modelled", column, text)
+}
 
 // FromRow reads a measured run. find looks a model up by name; what a row does
 // not say is assumed and listed.
@@ -239,7 +249,7 @@ func (w *Workload) readMethod(r Row) error {
 	case "forward-only":
 		w.Method, w.ForwardOnly = Full, true
 	default:
-		return cannot("method %q is not modelled", r["method"])
+		return unread("method", r["method"])
 	}
 	half := func() (pure, amp Precision) {
 		if strings.Contains(compute, "bf16") {
@@ -386,6 +396,8 @@ func (w *Workload) readOptimizer(text string) error {
 	o := &w.Optimizer
 	o.Name = text
 	switch {
+	case slices.Contains(Optimizers(), OptimizerName(text)) && !strings.HasPrefix(low, "sgd"):
+		o.Name = OptimizerName(text)
 	case strings.HasPrefix(low, "sgd"): // whatever a remark says of others
 		o.Name = "sgd-momentum"
 	case strings.HasPrefix(low, "none"):
@@ -412,7 +424,7 @@ func (w *Workload) readOptimizer(text string) error {
 	case strings.Contains(low, "sgd"):
 		o.Name = "sgd-momentum"
 	default:
-		return cannot("optimizer %q is not modelled", text)
+		return unread("optimizer", text)
 	}
 	switch {
 	case strings.Contains(low, "foreach"):
