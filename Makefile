@@ -27,7 +27,7 @@ chromium:
 test-torch: venv
 	UNOOM_TORCH=1 $(GO) test -count=1 -timeout 60m ./python
 	UNOOM_TORCH=1 $(GO) test -count=1 -timeout 60m -run 'TestRun' ./internal/cli
-	UNOOM_TORCH=1 $(GO) test -count=1 -run SaveWhatTorch ./internal/memory
+	UNOOM_TORCH=1 $(GO) test -count=1 -run WhatTorch ./internal/memory
 
 # What the Python side costs: start, import, step.
 overhead: venv
