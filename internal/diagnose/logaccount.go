@@ -117,8 +117,18 @@ func thisProcess(f *oomlog.Figures) oomlog.Figure {
 // of public messages; used only to tell one's own process from another's.
 const maxContext = 6 * units.GiB
 
+// leastContext is less than any CUDA context takes of a card.
+const leastContext = 100 * units.MiB
+
 func selfAsForeign(f *oomlog.Figures) int {
-	if f.ThisProcess.Known || !f.Reserved.Known || len(f.Processes) == 0 {
+	if f.ThisProcess.Known || len(f.Processes) == 0 {
+		return -1
+	}
+	if !f.Reserved.Known { // the message is cut before what PyTorch holds
+		only := f.Processes[0].Memory
+		if len(f.Processes) == 1 && only.Known && f.Capacity.Known && f.Free.Known && f.Capacity.Bytes-f.Free.Bytes-only.Bytes < leastContext {
+			return 0 // beside it there is no room for the context of this process
+		}
 		return -1
 	}
 	for i, p := range f.Processes {

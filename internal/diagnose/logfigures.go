@@ -216,7 +216,7 @@ func noSlack(s *signals) (hit, bool) {
 }
 
 func filled(s *signals) (hit, bool) {
-	return s.at(percent(s.reserved, s.capacity)), s.memory() && s.torchFull()
+	return s.at(percent(s.held(), s.capacity)), s.memory() && s.torchFull() && !s.muchFree()
 }
 
 // filledSmallCard: on 8 GiB and less, what fills the card is nearly always a
@@ -251,7 +251,7 @@ func spilled(s *signals) (hit, bool) {
 }
 
 func onlyThisProcess(s *signals) (hit, bool) {
-	return s.at(s.this), s.memory() && s.hasThis && !s.hasReserved && share(s.this, s.capacity) > 0.7
+	return s.at(s.this), s.memory() && s.hasThis && !s.hasReserved && share(s.this, s.capacity) > 0.7 && !s.torchFull()
 }
 
 func apu(s *signals) (hit, bool) {

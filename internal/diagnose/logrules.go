@@ -92,7 +92,13 @@ func (s *signals) memory() bool { return s.verdict == OutOfMemory || s.verdict =
 // torchFull reports whether the message is of PyTorch's allocator and the card
 // is full of this job: nothing else explains it.
 func (s *signals) torchFull() bool {
-	return s.figuresKnown() && s.hasTried && !s.spilled && s.foreignShare() < 0.18 && s.tried <= s.capacity && !s.plentyFree() && !s.limited()
+	return s.asyncFull() || s.figuresKnown() && s.hasTried && !s.spilled && s.foreignShare() < 0.18 && s.tried <= s.capacity && !s.plentyFree() && !s.limited()
+}
+
+// asyncFull is the same for cudaMallocAsync, whose message does not say what its
+// pool holds beyond the tensors.
+func (s *signals) asyncFull() bool {
+	return s.fail != nil && s.fail.Pattern == "torch.async" && s.hasTried && s.tried <= s.capacity && !s.plentyFree() && !s.limited() && share(s.allocated, s.capacity) > 0.6
 }
 
 func (s *signals) outsideShare() float64 { return share(s.outside, s.capacity) }
@@ -113,6 +119,10 @@ func (s *signals) plentyFree() bool {
 	return s.hasCapacity && s.hasFree && s.hasTried && s.free > 2*s.tried && share(s.free, s.capacity) > 0.05 && s.tried <= s.capacity
 }
 
+// muchFree reports whether a good part of the card is free, so that one large
+// request failed and not many small ones.
+func (s *signals) muchFree() bool { return s.hasFree && share(s.free, s.capacity) > 0.4 }
+
 func (s *signals) limited() bool {
 	f := s.fail
 	return f != nil && (s.class == oomlog.ClassLimit || f.Figures.Allowed.Known && f.Figures.Allowed.Bytes < s.capacity && f.Pattern != "torch.mps")
@@ -131,7 +141,8 @@ func messageRules() []logRule {
 		{"msg.host", []vote{{remedy.NotOOMHostMemory, decisive}, {remedy.HostRAMOrCommit, strong}}, ifClass(oomlog.ClassHost)},
 		{"msg.killed", []vote{{remedy.NotOOMHostMemory, strong}, {remedy.HostRAMOrCommit, weak}}, ifClass(oomlog.ClassHostKilled)},
 		{"msg.driver", []vote{{remedy.NotOOMDriverMismatch, decisive}, {remedy.DriverOrHardware, fair}}, ifClass(oomlog.ClassDriver)},
-		{"msg.busy", []vote{{remedy.NotOOMDeviceBusy, strong}, {remedy.NotOOMDriverMismatch, fair}}, ifClass(oomlog.ClassBusy)},
+		{"msg.busy", []vote{{remedy.NotOOMDeviceBusy, strong}, {remedy.NotOOMDriverMismatch, fair}}, ifPattern("busy")},
+		{"msg.ordinal", []vote{{remedy.NotOOMDriverMismatch, strong}, {remedy.NotOOMDeviceBusy, fair}}, ifPattern("ordinal")},
 		{"msg.numerical", []vote{{remedy.NotOOMNumerical, decisive}}, ifClass(oomlog.ClassNumerical)},
 		{"msg.pinned", []vote{{remedy.PinnedHostMemory, decisive}, {remedy.HostRAMOrCommit, fair}}, ifClass(oomlog.ClassPinned)},
 		{"msg.nvml_assert", []vote{{remedy.MaskedNVMLAssert, decisive}, {remedy.UnifiedMemoryBoard, fair}}, ifPattern("torch.nvml_assert", "torch.nvml_assert_squeezed")},
@@ -168,10 +179,11 @@ func messageRules() []logRule {
 		{"msg.vmm", []vote{{remedy.UnifiedMemoryBoard, 2}, {remedy.DriverOrHardware, 2}, {remedy.BatchTooLarge, weak}}, ifPattern("torch.driver_oom")},
 		{"msg.llamacpp", []vote{{remedy.GPUTooSmall, fair}, {remedy.SequenceTooLong, weak}, {remedy.OtherProcess, trace}}, ifPattern("ggml.cuda", "ggml.buffer", "ggml.kv")},
 		{"msg.bare_runtime", []vote{{remedy.OtherProcess, 2.2}, {remedy.WrongGPU, 1.8}, {remedy.HostRAMOrCommit, 1.6}, {remedy.PinnedHostMemory, weak}, {remedy.BatchTooLarge, weak}, {remedy.DriverOrHardware, 1.0}}, bareRuntime},
+		{"msg.bare_runtime_in_step", []vote{{remedy.BatchTooLarge, weak}, {remedy.LeakGraphRetained, 1.8}, {remedy.LongestBatch, 1.8}, {remedy.OtherProcess, -1}, {remedy.WrongGPU, -weak}, {remedy.HostRAMOrCommit, -1}, {remedy.PinnedHostMemory, -1}}, bareRuntimeInStep},
 		{"msg.old_runtime", []vote{{remedy.BatchTooLarge, 2.2}, {remedy.OtherProcess, weak}, {remedy.GPUTooSmall, 1.2}, {remedy.WrongGPU, 1.0}, {remedy.LongestBatch, trace}, {remedy.LeakGraphRetained, trace}}, ifPattern("cuda.runtime_2", "framework.alloc")},
 		{"msg.triton_driver", []vote{{remedy.NCCLOutsideAllocator, fair}, {remedy.CompileOrCUDAGraph, weak}, {remedy.BatchTooLarge, weak}}, ifPattern("triton.driver_oom")},
 		{"msg.bare_torch", []vote{{remedy.BatchTooLarge, 2.0}, {remedy.GPUTooSmall, 1.2}, {remedy.LongestBatch, 1.0}, {remedy.ActivationsNoCheckpointing, 1.0}, {remedy.SequenceTooLong, trace}, {remedy.LeakGraphRetained, trace}}, bareTorch},
-		{"msg.other_library", []vote{{remedy.InputTooLarge, 1.8}, {remedy.BatchTooLarge, 1.8}, {remedy.OtherProcess, weak}, {remedy.GPUTooSmall, weak}}, ifPattern("cupy.oom", "rmm.oom", "paddle.oom", "theano.oom", "onnx.arena", "tensorrt.oom", "faiss.oom", "cuda.bad_alloc", "mindspore.oom", "habana.oom", "ascend.oom", "bitsandbytes.error", "deepspeed.buffer")},
+		{"msg.other_library", []vote{{remedy.InputTooLarge, 1.8}, {remedy.BatchTooLarge, 1.8}, {remedy.OtherProcess, weak}, {remedy.GPUTooSmall, weak}}, ifPattern("cupy.oom", "rmm.oom", "paddle.oom", "paddle.chinese", "theano.oom", "onnx.arena", "tensorrt.oom", "faiss.oom", "cuda.bad_alloc", "mindspore.oom", "habana.oom", "ascend.oom", "bitsandbytes.error", "deepspeed.buffer")},
 	}
 }
 
@@ -233,9 +245,17 @@ func bareRuntime(s *signals) (hit, bool) {
 	return s.at(), s.fail != nil && slices.Contains([]string{"cuda.error_oom", "hip.error_oom", "xpu.level_zero", "bare.out_of_memory"}, s.fail.Pattern)
 }
 
+// bareRuntimeInStep: such an error in the middle of a training step comes after
+// the context was made and the model was moved, so the card was free enough for
+// those.
+func bareRuntimeInStep(s *signals) (hit, bool) {
+	h, ok := bareRuntime(s)
+	return h, ok && slices.Contains([]oomlog.Phase{oomlog.PhaseForward, oomlog.PhaseLoss, oomlog.PhaseBackward, oomlog.PhaseStep}, s.phase)
+}
+
 func bareTorch(s *signals) (hit, bool) {
 	if _, larger := largerThanCards(s); larger {
 		return hit{}, false
 	}
-	return s.at(), s.fail != nil && s.memory() && !s.figuresKnown() && !s.spilled && !(s.hasThis && s.hasCapacity) && slices.Contains([]string{"torch.bare", "torch.cut", "torch.0.4", "torch.1.4", "torch.1.10", "torch.2.1", "torch.2.2", "torch.async", "torch.xpu_short", "xpu.ipex", "squeezed.out_of_memory"}, s.fail.Pattern) && s.tried < absurd
+	return s.at(), s.fail != nil && s.memory() && !s.figuresKnown() && !s.asyncFull() && !s.spilled && !(s.hasThis && s.hasCapacity) && slices.Contains([]string{"torch.bare", "torch.cut", "torch.0.4", "torch.1.4", "torch.1.10", "torch.2.1", "torch.2.2", "torch.async", "torch.xpu_short", "xpu.ipex", "squeezed.out_of_memory"}, s.fail.Pattern) && s.tried < absurd
 }

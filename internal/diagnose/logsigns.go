@@ -151,11 +151,7 @@ func (s *signals) figures(given Given) {
 	s.precision = f.Capacity.Within + f.Free.Within + f.Reserved.Within + f.Tried.Within
 	s.spilled = s.hasCapacity && (s.reserved > s.capacity+s.precision || s.allocated > s.capacity+s.precision)
 	if s.hasCapacity && s.hasFree && (s.hasReserved || s.hasThis) && !s.spilled {
-		held := s.reserved
-		if !s.hasReserved {
-			held = s.this
-		}
-		s.outside, s.hasOutside = max(s.capacity-held-s.free, 0), true
+		s.outside, s.hasOutside = max(s.capacity-s.held()-s.free, 0), true
 	}
 	if s.hasTried && s.hasFree && s.hasCached && !s.spilled {
 		s.slack, s.hasSlack = s.free+s.cached-s.tried, true
@@ -168,6 +164,18 @@ func (s *signals) figures(given Given) {
 	if strings.Contains(s.fail.Text, "17179869184") && s.platform == "" {
 		s.platform = "wsl"
 	}
+}
+
+// held is what the message says that this process has of the card, with what is
+// cached, as far as it says so.
+func (s *signals) held() units.Bytes {
+	switch {
+	case s.hasReserved:
+		return s.reserved
+	case s.hasThis:
+		return s.this
+	}
+	return s.allocated
 }
 
 // setting reads what the text and the user say of the setting.

@@ -6,6 +6,7 @@ import (
 
 	"unoom/internal/oomlog"
 	"unoom/internal/remedy"
+	"unoom/internal/units"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -122,6 +123,12 @@ func dataParallel(s *signals) (hit, bool) {
 
 func logits(s *signals) (hit, bool) {
 	if !s.memory() || s.phase == oomlog.PhaseSave || s.phase == oomlog.PhaseResume {
+		return hit{}, false
+	}
+	if s.sees("convert_to_fp32") && (s.language || s.tried >= units.GiB/2) { // accelerate turns what a forward pass returns, which are logits, into fp32
+		return ifSees("convert_to_fp32")(s)
+	}
+	if s.sees("binary_cross_entropy", "bce_with_logits", "bcewithlogits") { // one number for each label, no vocabulary
 		return hit{}, false
 	}
 	return ifSees("cross_entropy", "log_softmax", "lm_head", "logits.float()", "forcausallmloss", "selective_log_softmax", "get_batch_logps", "per_token_logps", "shift_logits", "vocab_parallel", "nll_loss", "entropy_from_logits", "logits.to(", "logits / ", "log_prob", "logprob", "logits.clone(")(s)

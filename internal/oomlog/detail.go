@@ -190,7 +190,7 @@ func (s *scanner) detail(f *Failure, m *message, next int) {
 func phaseOfLabel(label string) Phase {
 	low := strings.ToLower(label)
 	switch {
-	case containsAny(low, []string{"eval", "valid", "test", "predict", "sanity"}):
+	case containsAny(low, []string{"eval", "valid", "test", "predict", "sanity"}), hasWord(low, "val"):
 		return PhaseEvaluation
 	case containsAny(low, []string{"loading checkpoint shards", "loading weights", "loading safetensors", "loading pipeline"}):
 		return PhaseLoad
@@ -425,12 +425,37 @@ func (s *scanner) finish() {
 		}
 	}
 	if len(s.res.Failures) == 0 {
-		s.lastTrace()
+		s.res.Trace = s.lastTrace()
+	}
+	s.titled()
+}
+
+// titleLines is within how many lines of the start a message is the title of a
+// report, whose log comes below it.
+const titleLines = 3
+
+// titled gives a message that stands alone at the start of a text the traceback
+// and the progress with which the text ends.
+func (s *scanner) titled() {
+	if len(s.res.Failures) != 1 {
+		return
+	}
+	f := &s.res.Failures[0]
+	if f.Source.Line > titleLines || len(f.Frames) > 0 || len(f.Code) > 0 || f.At != nil || s.at < 0 {
+		return
+	}
+	last := s.res.Progress[s.at]
+	f.At = &last
+	if t := s.lastTrace(); t != nil {
+		f.Frames, f.Code, f.Phase, f.Where = t.Frames, t.Code, t.Phase, t.Where
+	}
+	if f.Phase == PhaseUnknown {
+		f.Phase = phaseOfLabel(last.Label)
 	}
 }
 
-// lastTrace reads the calls at the end of a text without a message of ours.
-func (s *scanner) lastTrace() {
+// lastTrace reads the calls at the end of the text.
+func (s *scanner) lastTrace() *Trace {
 	n := len(s.buf)
 	from := n
 	if n > 0 && s.buf[n-1] != '\n' { // the text stops within a line
@@ -451,7 +476,7 @@ func (s *scanner) lastTrace() {
 		}
 	}
 	if len(frames) == 0 && len(code) == 0 {
-		return
+		return nil
 	}
 	t := &Trace{Frames: frames, Code: code, Phase: phaseOf(frames, code), Where: own(frames)}
 	if len(frames) > 0 {
@@ -460,5 +485,5 @@ func (s *scanner) lastTrace() {
 		t.Source = s.source(0)
 	}
 	t.Ends = s.res.LastError != nil && s.res.LastError.Source.Offset > t.Source.Offset
-	s.res.Trace = t
+	return t
 }

@@ -25,10 +25,46 @@ func readLine(raw []byte) line {
 	body := l.trimPrefix(raw)
 	l.indent = len(body) - len(bytes.TrimLeft(body, " \t"))
 	l.text = string(bytes.TrimSpace(body))
+	if strings.IndexByte(l.text, '<') >= 0 {
+		l.text = strings.TrimSpace(dropTags(l.text))
+	}
 	if strings.IndexByte(l.text, '&') >= 0 {
 		l.text = html.UnescapeString(l.text)
 	}
 	return l
+}
+
+// tags are the elements of HTML that notebooks put around the parts of a message
+// that they print in colour. Others in angle brackets, such as <module>, are text.
+var tags = map[string]bool{"span": true, "pre": true, "br": true, "code": true, "div": true, "font": true, "b": true, "p": true}
+
+// dropTags removes those elements.
+func dropTags(text string) string {
+	var out strings.Builder
+	for {
+		open := strings.IndexByte(text, '<')
+		if open < 0 {
+			break
+		}
+		name := strings.TrimPrefix(text[open+1:], "/")
+		n := 0
+		for n < len(name) && name[n] >= 'a' && name[n] <= 'z' {
+			n++
+		}
+		end := strings.IndexByte(text[open:], '>')
+		if end < 0 || !tags[name[:n]] || n == len(name) || strings.IndexByte(" >/", name[n]) < 0 {
+			out.WriteString(text[:open+1])
+			text = text[open+1:]
+			continue
+		}
+		out.WriteString(text[:open])
+		text = text[open+end+1:]
+	}
+	if out.Len() == 0 {
+		return text
+	}
+	out.WriteString(text)
+	return out.String()
 }
 
 // dropEscapes removes the ANSI sequences of colours and cursor moves.

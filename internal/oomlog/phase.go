@@ -60,7 +60,7 @@ var phaseRules = [...]phaseRule{
 		code:   []string{"trainer.evaluate(", "evaluate(", "validate(", "nested_concat(", "nested_gather(", ".validation_step(", "prediction_step(", "pad_across_processes(", "trainer.predict("},
 		unless: []string{"validate_args", "validate_model", "validate_env", "evaluate_expression", "latest", "ast.literal_eval", "model.eval()", "valid_mask", "getvalue", "test_util", "validate_config", "validate_input", "is_valid", "check_valid", "exec_eval", "_validate_", "default_eval", "/test_", "/tests/", "test_util"}},
 	{phase: PhaseLoad, frame: true,
-		words: []string{"from_pretrained", "_load_pretrained_model", "load_model*", "_load_state_dict_into_model", "_load_state_dict_into_meta_model", "set_module_tensor_to_device", "dispatch_model", "_move_model_to_device", "_configure_distributed_model", "load_pretrained*", "build_model", "get_model", "init_model", "create_model", "load_pipeline", "prepare_model", "prepare_model_for_kbit_training", "prepare", "_prepare_fsdp", "prepare_fsdp_model", "_broadcast_model", "_materialize*", "replace_with_bnb_linear", "quantize*", "initialize_model", "setup_model", "create_reference_model", "init_parameters", "from_config", "load_checkpoint_and_dispatch", "_init_flat_param", "_init_flat_param_and_metadata", "_init_param_handle_from_module", "_convert_to_deepspeed_param", "_zero_init_param", "_ddp_init_helper"},
+		words: []string{"from_pretrained", "_load_pretrained_model", "load_model*", "_load_state_dict_into_model", "_load_state_dict_into_meta_model", "set_module_tensor_to_device", "dispatch_model", "_move_model_to_device", "_configure_distributed_model", "load_pretrained*", "build_model", "get_model", "init_model", "create_model", "load_pipeline", "prepare_model", "prepare_model_for_kbit_training", "prepare", "_prepare_fsdp", "prepare_fsdp_model", "_broadcast_model", "_materialize*", "replace_with_bnb_linear", "quantize*", "initialize_model", "setup_model", "create_reference_model", "init_parameters", "from_config", "model_load", "partially_load", "patch_model*", "patch_weight*", "load_checkpoint_and_dispatch", "_init_flat_param", "_init_flat_param_and_metadata", "_init_param_handle_from_module", "_convert_to_deepspeed_param", "_zero_init_param", "_ddp_init_helper"},
 		code:  []string{".from_pretrained(", "self.module.to(", "model.to(", "model.cuda(", "model = model.to", ".to_empty(", "dispatch_model(", "deepspeed.initialize(", "accelerator.prepare(", "prepare_model_for_kbit_training(", "net.cuda(", "net.to("}},
 	{phase: PhaseLoad,
 		words: []string{"_apply", "convert", "cuda", "to", "half", "bfloat16", "_lazy_init"},
@@ -221,7 +221,7 @@ func containsAny(s string, literals []string) bool {
 func hasWord(name, word string) bool {
 	start := 0
 	for i := 0; i <= len(name); i++ {
-		boundary := i == len(name) || name[i] == '_' || name[i] == '.'
+		boundary := i == len(name) || name[i] == '_' || name[i] == '.' || name[i] == ' '
 		upper := i < len(name) && i > start && name[i] >= 'A' && name[i] <= 'Z' && name[i-1] >= 'a' && name[i-1] <= 'z'
 		if !boundary && !upper {
 			continue

@@ -64,7 +64,7 @@ func newProgressReader() *progressReader {
 		count:  regexp.MustCompile(`\[ ?(\d+)/(\d+)\]`),
 		bar:    regexp.MustCompile(`(\d+)/(\d+) ?\[\d+:\d\d`),
 		epoch:  regexp.MustCompile(`\bepoch[ :=]*\[?(\d+)(?:[/,\]] ?\[?(\d+)(?:/(\d+))?)?`),
-		step:   regexp.MustCompile(`\b(?:global_step|global step|step|iteration|iter|it)s?[ :=\[]+ *(\d+)(?: ?(?:/|of) ?(\d+))?`),
+		step:   regexp.MustCompile(`(\b(?:total|max|maximum|accumulation|accumulate|optimization|warm-?up|save|saving|eval|logging|inference|sampling|num) )?\b(?:global_step|global step|step|iteration|iter|it)s?[ :=\[]+ *(\d+)(?: ?(?:/|of) ?(\d+))?`),
 		hf:     regexp.MustCompile(`'epoch': ([\d.]+)`),
 		memory: regexp.MustCompile(`(?:\b(max[_ ]?mem(?:ory)?|mem(?:ory)?(?:[_ ]?(?:allocated|reserved|usage|used|cached))?|allocated|reserved|gpu[_ ]?mem(?:ory)?|vram|peak[_ ]?mem(?:ory)?|rss|cuda_mem|gb_wall|ma|max_ma)\b(?::?cuda:\d+)?[^\d\n]{0,24}?)[ :=]+ *([\d.]+) ?(gib|mib|gb|mb|g|m|bytes|b)?\b`),
 	}
@@ -94,7 +94,7 @@ func (r *progressReader) quantities(low string) [][]string {
 func find(re *regexp.Regexp, text string, words ...string) []string {
 	for _, w := range words {
 		if i := strings.Index(text, w); i >= 0 {
-			if m := re.FindStringSubmatch(text[max(0, i-8):min(len(text), i+120)]); m != nil {
+			if m := re.FindStringSubmatch(text[max(0, i-16):min(len(text), i+120)]); m != nil {
 				return m
 			}
 		}
@@ -136,9 +136,11 @@ func (r *progressReader) read(text string, at Source) (Progress, bool) {
 		}
 	}
 	if m := find(r.step, low, "step", "iter", ", it "); m != nil {
-		p.Step = number(m[1])
-		if m[2] != "" {
-			p.Total = number(m[2])
+		if m[1] == "" { // "Total steps = 60" is a setting
+			p.Step = number(m[2])
+			if m[3] != "" {
+				p.Total = number(m[3])
+			}
 		}
 	}
 	if m := find(r.hf, low, "'epoch': "); m != nil {

@@ -26,7 +26,7 @@ type frameReader struct {
 	ipy    *regexp.Regexp // File ~/x.py:3, in f(a, b)   Cell In[2], line 3, in f
 	rich   *regexp.Regexp // /path/x.py:3 in f
 	arrow  *regexp.Regexp // x.py:3 f -> y.py:4 g
-	old    *regexp.Regexp // ~/x.py in f(a, b)
+	old    *regexp.Regexp // ~/x.py in f(a, b)   [x.py](https://localhost:8080/#) in f(a, b)
 	pytest *regexp.Regexp // path/x.py:3: OutOfMemoryError
 }
 
@@ -36,7 +36,7 @@ func newFrameReader() *frameReader {
 		ipy:    regexp.MustCompile(`^(?:File )?([\w~./\\-]+\.py|Cell In\s?\[\d+\]|Input In \[\d+\]):?(?:, line )?(\d+)?, in (?:<cell line: \d+>)?([\w.<>]*)`),
 		rich:   regexp.MustCompile(`^(?:❱ ?)?((?:[A-Za-z]:)?[\w~./\\-]+\.pyx?):(\d+) in (\S+)`),
 		arrow:  regexp.MustCompile(`([\w./\\-]+\.py):(\d+) (\w+)(?: ->|$|\s*$)`),
-		old:    regexp.MustCompile(`^(~?[\w./\\-]+\.py) in (\w+)\(`),
+		old:    regexp.MustCompile(`^\[?(~?[\w./\\-]+\.py)(?:\]\([^)]*\))? in (\w+)\(`),
 		pytest: regexp.MustCompile(`^([\w./\\-]+\.py):(\d+): (?:in (\w+)|\w*(?:Error|Exception)\s*$)`),
 	}
 }

@@ -101,7 +101,7 @@ func TestEveryValueHasItsWords(t *testing.T) {
 			ids = append(ids, "explain.in."+string(p))
 		}
 		for _, k := range []account.Kind{
-			account.OtherProcesses, account.Outside, account.OutsideOrOther, account.Weights, account.Gradients, account.OptimizerState,
+			account.OtherProcesses, account.Outside, account.OutsideOrOther, account.ThisProcess, account.Weights, account.Gradients, account.OptimizerState,
 			account.Activations, account.Temporaries, account.Allocated, account.PrivatePools, account.Cached, account.Free, account.Unknown,
 		} {
 			ids = append(ids, "explain.part."+string(k))
