@@ -68,7 +68,7 @@ func (a *app) explainCommand() *cobra.Command {
 // frameworkFlags are the values of --framework.
 func frameworkFlags() []string {
 	var list []string
-	for _, f := range remedy.Frameworks() {
+	for _, f := range slices.Concat(remedy.Frameworks(), remedy.Stacks()) {
 		list = append(list, string(f))
 	}
 	return list

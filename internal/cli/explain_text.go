@@ -202,6 +202,7 @@ func (e *explain) effects(r report.RemedyView) []string {
 		list = append(list, text.Style(text.Good, e.msgs.Text(id, saving(*r.Saves))))
 	}
 	switch {
+	case r.Runs: // the ranges are of training steps
 	case !r.Slowdown.Known(), r.Slowdown.Low == 1 && r.Slowdown.High == 1:
 		list = append(list, e.msgs.Text("explain.same_speed"))
 	case r.Slowdown.High <= 1:
@@ -211,9 +212,12 @@ func (e *explain) effects(r report.RemedyView) []string {
 	default:
 		list = append(list, e.msgs.Text("explain.slower", per(max(r.Slowdown.Low, 1)), per(r.Slowdown.High)))
 	}
-	if r.Exact {
+	switch {
+	case r.Exact:
 		list = append(list, e.msgs.Text("explain.exact"))
-	} else {
+	case r.Runs:
+		list = append(list, text.Style(text.Caution, e.msgs.Text("explain.other_result")))
+	default:
 		list = append(list, text.Style(text.Caution, e.msgs.Text("explain.not_exact")))
 	}
 	if r.Sufficient != nil {

@@ -82,6 +82,19 @@ func TestCauses(t *testing.T) {
 		{name: "an evaluation that grows by as much each time", want: remedy.EvalAccumulatesPredictions, among: true,
 			text: "Evaluation [10/90] max mem: 9012\nEvaluation [20/90] max mem: 9031\nEvaluation [30/90] max mem: 9050\nEvaluation [40/90] max mem: 9069\nEvaluation [50/90] max mem: 9089\nEvaluation [60/90] max mem: 9108\nEvaluation [70/90] max mem: 9127\nEvaluation [80/90] max mem: 9146\nEvaluation [85/90] max mem: 9165\n" + full},
 
+		{name: "a loss with one number for each label has no vocabulary", want: remedy.BatchTooLarge, among: true,
+			text: calls("utils.py compute_loss obj += bce(pi[..., 4], target)", site+"torch/nn/functional.py binary_cross_entropy_with_logits return torch.binary_cross_entropy_with_logits(input, target)") + torchOld("2.00 MiB", "15.90 GiB", "14.40 GiB", "1.50 MiB", "15.10 GiB")},
+		{name: "the runtime fails within a step", want: remedy.BatchTooLarge,
+			text: calls("train.py main loss.backward()", site+"torch/_tensor.py backward torch.autograd.backward(self)") + bare},
+		{name: "logits in fp32", want: remedy.LogitsVocab,
+			text: calls("sft.py main trainer.train()", site+"accelerate/utils/operations.py _convert_to_fp32 return tensor.float()") + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.20 GiB. GPU 0 has a total capacity of 22.17 GiB of which 5.10 GiB is free. Process 71 has 17.05 GiB memory in use. Of the"},
+		{name: "the only process listed is the job, if nothing is left beside it", want: remedy.BatchTooLarge,
+			text: "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 700.00 MiB. GPU 0 has a total capacity of 39.56 GiB of which 96.81 MiB is free. Process 71 has 39.46 GiB memory in use. Of the"},
+		{name: "cudaMallocAsync on a full card", want: remedy.ActivationsNoCheckpointing,
+			text: "torch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 6.60 GiB\nRequested               : 64.00 MiB\nDevice limit            : 8.00 GiB\nFree (according to CUDA): 0 bytes\nPyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB\n"},
+		{name: "the same in a program that only runs models", want: remedy.GPUTooSmall,
+			text: "got prompt\nstarting ComfyUI\ntorch.OutOfMemoryError: Allocation on device 0 would exceed allowed memory. (out of memory)\nCurrently allocated     : 6.60 GiB\nRequested               : 64.00 MiB\nDevice limit            : 8.00 GiB\nFree (according to CUDA): 0 bytes\nPyTorch limit (set by user-supplied memory fraction)\n                        : 17179869184.00 GiB\n"},
+
 		// The figures.
 		{name: "another process by subtraction", want: remedy.OtherProcess,
 			text: torchOld("512.00 MiB", "31.75 GiB", "3.10 GiB", "101.19 MiB", "3.40 GiB")},
@@ -254,6 +267,8 @@ func TestCauses(t *testing.T) {
 		{name: "a library failed while it ran", want: remedy.NotOOMIllegalAccess, text: "RuntimeError: CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm( handle, opa, opb, m, n, k)`\n"},
 		{name: "a symbol", want: remedy.NotOOMDriverMismatch, text: "ImportError: /env/flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda9SetDeviceEi\n"},
 		{name: "Slurm", want: remedy.NotOOMHostMemory, text: "srun: error: node7: task 0: Out Of Memory\n"},
+		{name: "a card that is not there", want: remedy.NotOOMDriverMismatch, text: "RuntimeError: CUDA error: invalid device ordinal\n"},
+		{name: "a disk that took a part", want: remedy.NotOOMDiskFull, text: calls("train.py main torch.save(net.state_dict(), path)", site+"torch/serialization.py _save storage._write_file(f)") + "RuntimeError: write(): fd 31 failed with Input/output error\n"},
 		{name: "busy", want: remedy.NotOOMDeviceBusy, text: "RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable\n"},
 		{name: "NaN", want: remedy.NotOOMNumerical, text: "torch._C._LinAlgError: linalg.cholesky: The factorization could not be completed because the input is not positive-definite (the leading minor of order 3 is not positive-definite).\nOOM, skipping this batch\n"},
 	} {

@@ -222,7 +222,7 @@ func filled(s *signals) (hit, bool) {
 // filledSmallCard: on 8 GiB and less, what fills the card is nearly always a
 // recipe that needs checkpointing or a bigger card.
 func filledSmallCard(s *signals) (hit, bool) {
-	return s.at(s.capacity), s.memory() && s.torchFull() && s.capacity <= 8*units.GiB+256*units.MiB
+	return s.at(s.capacity), s.memory() && s.torchFull() && s.framework.Trains() && s.capacity <= 8*units.GiB+256*units.MiB
 }
 
 // filledTinyCard: with 6 GiB and less the published recipes do not count at all.

@@ -74,5 +74,8 @@ func next(s *signals, causes []Cause) *Check {
 	case remedy.CascadeFromOtherError, remedy.ShapeOrDataBug:
 		return check("first_error", "grep -n -i -m 5 'error\\|timeout' LOG")
 	}
+	if !s.framework.Trains() {
+		return nil
+	}
 	return check("estimate", s.estimateCommand())
 }

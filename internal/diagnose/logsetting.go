@@ -8,6 +8,7 @@ import (
 // settingRules: what the text says of the setting.
 func settingRules() []logRule {
 	return []logRule{
+		{"set.runs_only", []vote{{remedy.GPUTooSmall, weak}, {remedy.InputTooLarge, 1.2}, {remedy.BatchTooLarge, trace}, {remedy.ActivationsNoCheckpointing, -strong}, {remedy.OptimizerState, -strong}, {remedy.TrainStateTooLarge, -strong}, {remedy.LeakGraphRetained, -strong}, {remedy.ShardingNotEffective, -strong}, {remedy.LogitsVocab, -strong}, {remedy.ResumeDoubleLoad, -strong}, {remedy.LongestBatch, -weak}}, runsOnly},
 		{"set.no_checkpointing", []vote{{remedy.ActivationsNoCheckpointing, 1.8}}, noCheckpointing},
 		{"set.checkpointing_on", []vote{{remedy.ActivationsNoCheckpointing, -fair}}, checkpointingOn},
 		{"set.long_sequence", []vote{{remedy.SequenceTooLong, 2}, {remedy.LogitsVocab, trace}}, longSequence},
@@ -34,6 +35,12 @@ func (s *signals) fact(kind oomlog.FactKind) hit {
 // do not put the blame elsewhere.
 func (s *signals) tight() bool {
 	return s.memory() && s.class != oomlog.ClassEngine && s.class != oomlog.ClassPinned && (!s.figuresKnown() || s.torchFull() || s.spilled)
+}
+
+// runsOnly: a program that runs models keeps nothing for a backward pass.
+func runsOnly(s *signals) (hit, bool) {
+	f, _ := s.res.Facts.Get(oomlog.FactFramework)
+	return hit{args: []any{s.framework.Name()}, at: f.Source}, s.tight() && !s.framework.Trains()
 }
 
 func noCheckpointing(s *signals) (hit, bool) {

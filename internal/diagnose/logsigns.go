@@ -1,6 +1,7 @@
 package diagnose
 
 import (
+	"slices"
 	"strings"
 
 	"unoom/internal/oomlog"
@@ -161,7 +162,7 @@ func (s *signals) figures(given Given) {
 			s.platform = "wsl"
 		}
 	}
-	if strings.Contains(s.fail.Text, "17179869184") && s.platform == "" {
+	if strings.Contains(s.fail.Text, "17179869184") && s.platform == "" && s.fail.Pattern != "torch.async" { // there it means that no limit is set
 		s.platform = "wsl"
 	}
 }
@@ -236,7 +237,7 @@ func (s *signals) setting(given Given) {
 }
 
 // frameworkOf ranks the frameworks that left traces: a trainer on top of an
-// engine is what the user configures.
+// engine, or a program on top of a trainer, is what the user configures.
 func frameworkOf(facts oomlog.Facts) remedy.Framework {
 	seen := map[string]bool{}
 	for _, f := range facts {
@@ -244,7 +245,7 @@ func frameworkOf(facts oomlog.Facts) remedy.Framework {
 			seen[f.Value] = true
 		}
 	}
-	for _, f := range []remedy.Framework{remedy.HFTrainer, remedy.Lightning, remedy.DeepSpeed, remedy.Accelerate} {
+	for _, f := range slices.Concat(remedy.Stacks(), []remedy.Framework{remedy.HFTrainer, remedy.Lightning, remedy.DeepSpeed, remedy.Accelerate}) {
 		if seen[string(f)] {
 			return f
 		}

@@ -44,7 +44,7 @@ func (p *predictor) passages(list []*workload.Workload) {
 			w.Evaluation = workload.Evaluation{Batch: int64(s.EvalBatch), Keep: workload.KeepLoss}
 			if s.EvalBatch == 0 {
 				w.Evaluation.Batch = w.MicroBatch
-				if s.Framework == remedy.HFTrainer {
+				if s.Framework.Base() == remedy.HFTrainer {
 					w.Evaluation.Batch = trainerEvalBatch
 				}
 			}

@@ -441,7 +441,8 @@ func (s *scanner) titled() {
 		return
 	}
 	f := &s.res.Failures[0]
-	if f.Source.Line > titleLines || len(f.Frames) > 0 || len(f.Code) > 0 || f.At != nil || s.at < 0 {
+	above := len(f.Frames) == 0 && len(f.Code) == 0 || len(f.Frames) > 0 && f.Frames[0].At.Offset > f.Source.Offset
+	if f.Source.Line > titleLines || !above || f.At != nil || s.at < 0 {
 		return
 	}
 	last := s.res.Progress[s.at]

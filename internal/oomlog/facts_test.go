@@ -50,6 +50,10 @@ func TestFactsFromWhatRunsPrint(t *testing.T) {
 		{"model in the code", "model = AutoModelForCausalLM.from_pretrained(\"org/model-7b\", torch_dtype=torch.bfloat16)\n", FactModel, "org/model-7b", 1},
 		{"optimizer in the code", "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)\n", FactOptimizer, "AdamW", 1},
 		{"Trainer by its file", "  File \"/env/lib/python3.11/site-packages/transformers/trainer.py\", line 1, in train\n", FactFramework, "hf_trainer", 1},
+		{"a batch of all GPUs", "{\"train_batch_size\": 64}\n", FactGlobalBatch, "64", 1},
+		{"a batch that a script takes as a flag", "accelerate launch train_unet.py --train_batch_size=2\n", FactBatch, "2", 1},
+		{"Unsloth's banner", "O^O/ \\_/ \\    Batch size per device = 2 | Gradient accumulation steps = 4\n", FactBatch, "2", 1},
+		{"a program on top of the Trainer", "  File \"/src/llamafactory/train/tuner.py\", line 5, in run_exp\n", FactFramework, "llamafactory", 1},
 		{"WSL", "Linux box 5.15.90.1-microsoft-standard-WSL2 #1 SMP\n", FactPlatform, "wsl", 1},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -106,6 +110,7 @@ func TestProgressBeforeTheFailure(t *testing.T) {
 		{"key and value", "iter: 4500, loss: 0.2\n", 4500, 0, ""},
 		{"not the tokenizer's", "  5%|5         | 50/1000 [00:30<09:00]\nMap: 100%|##########| 52002/52002 [00:12<00:00, 4000 examples/s]\n", 50, 1000, ""},
 		{"in words", "training step 7 of 90\n", 7, 90, ""},
+		{"not how many there will be", "step 3 of 90\nTotal steps = 60, gradient accumulation steps = 8, warmup steps: 10\n", 3, 90, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := one(t, c.text+message113)

@@ -185,7 +185,7 @@ func table() []pattern {
 		{id: "paddle.oom", class: ClassVRAM, device: "CUDA", anchors: []string{"out of memory error on gpu"}, on: onBlock,
 			expr: `out of memory error on gpu \d+\. cannot allocate ([\d.]+) ?([kmgt]?i?b)(?: gpu)? memory(?: on gpu (\d+))?(?:, ([\d.]+) ?([kmgt]?i?b) memory has been allocated)?(?:.{0,160}?available memory is(?: only)? ([\d.]+) ?([kmgt]?i?b))?`, figures: paddleFigures},
 		{id: "paddle.chinese", class: ClassVRAM, device: "CUDA", anchors: []string{"上出现内存不足", "无法在gpu", "无法在 gpu"}, on: onBlock,
-			expr: `无法在 ?gpu ?\d+ ?上分配 ?([\d.]+) ?([kmgt]?i?b) ?(?:gpu ?)?(?:的)?(?:内存|显存)()(?:[,，] ?(?:gpu ?\d+ ?上)?已分配 ?([\d.]+) ?([kmgt]?i?b) ?(?:的)?(?:内存|显存))?(?:.{0,60}可用(?:内存|显存)(?:仅|只)?为? ?([\d.]+) ?([kmgt]?i?b))?|gpu ?\d+ ?上出现内存不足`, figures: paddleFigures},
+			expr: `(?:gpu ?\d+ ?上出现(?:内存|显存)不足[^无]{0,12})?无法在 ?gpu ?\d+ ?上分配 ?([\d.]+) ?([kmgt]?i?b) ?(?:gpu ?)?(?:的)?(?:内存|显存)()(?:[,，] ?(?:gpu ?\d+ ?上)?已分配 ?([\d.]+) ?([kmgt]?i?b) ?(?:的)?(?:内存|显存))?(?:.{0,60}可用(?:内存|显存)(?:仅|只)?为? ?([\d.]+) ?([kmgt]?i?b))?|gpu ?\d+ ?上出现内存不足`, figures: paddleFigures},
 		{id: "paddle.chunk", class: ClassVRAM, device: "CUDA", anchors: []string{"allocating <= available failed"}, on: onLine,
 			expr: `allocating <= available failed, (\d+) > (\d+)`, figures: triedFree},
 		{id: "theano.oom", class: ClassVRAM, device: "CUDA", anchors: []string{"bytes of device memory"}, on: onLine,

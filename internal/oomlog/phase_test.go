@@ -37,6 +37,7 @@ func TestPhaseOfATraceback(t *testing.T) {
 		{"camel case", PhaseEvaluation, []string{"main.py epochVal varOutput = model(x)"}},
 		{"save decides over evaluation", PhaseSave, []string{"main.py evaluate", lib + "transformers/trainer.py _save_checkpoint", lib + "torch/nn/modules/module.py state_dict"}},
 		{"a script that may resume does not yet", PhaseUnknown, []string{"train.py main trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)"}},
+		{"a program that loads as much as fits", PhaseLoad, []string{"sampler.py sample", "memory.py model_load self.load(device)", "patcher.py partially_load", "patcher.py patch_weight_to_device w = w.to(device)"}},
 		{"one's own load_model", PhaseLoad, []string{"train.py main model = load_model(tokenizer, args)"}},
 		{"building a network is no forward pass", PhaseUnknown, []string{"train.py main segmenter = wrap_net(args)"}},
 		{"resume", PhaseResume, []string{"main.py main load_checkpoint(path)", lib + "torch/serialization.py load", lib + "torch/serialization.py restore_location"}},

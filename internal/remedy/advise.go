@@ -47,6 +47,9 @@ func Advise(s Situation) []Advice {
 	f := &facts{s}
 	var out []Advice
 	for _, r := range All() {
+		if !s.Framework.suits(r.Code) {
+			continue
+		}
 		answered := f.weight(r.Cures...) + 0.5*f.weight(r.Eases...)
 		if answered == 0 {
 			continue

@@ -31,7 +31,7 @@ func offloadRemedies() []Remedy {
 		Slowdown: Range{1.5, 5},
 		Effort:   Setting,
 		judge: func(f *facts) verdict {
-			if f.elsewhere() || f.Cap > 0 || (f.weight(TrainStateTooLarge) < 0.2 && f.Phase != PhaseLoad) {
+			if f.elsewhere() || f.Cap > 0 || (f.weight(TrainStateTooLarge) < 0.2 && f.Phase != PhaseLoad && f.Framework.Trains()) {
 				return never()
 			}
 			return because("offload.parameters")

@@ -11,6 +11,7 @@ import (
 
 // A Page is what a person reads of a remedy: catalog/remedies/CODE.LANG.md.
 type Page struct {
+	code    Code
 	Title   string
 	Summary string
 	Helps   string
@@ -46,6 +47,9 @@ var frameworkNames = map[string]Framework{
 
 // Name returns the framework as its users call it, "" for none.
 func (f Framework) Name() string {
+	if s, ok := stacks()[f]; ok {
+		return s.name
+	}
 	for name, framework := range frameworkNames {
 		if framework == f {
 			return name
@@ -65,7 +69,9 @@ func ReadPage(code Code, lang i18n.Lang) (Page, error) {
 	if err != nil {
 		return Page{}, err
 	}
-	return parsePage(text, lang)
+	p, err := parsePage(text, lang)
+	p.code = code
+	return p, err
 }
 
 // PageText returns the page of a code as it is written, in Markdown.
@@ -134,9 +140,13 @@ func parsePage(text string, lang i18n.Lang) (Page, error) {
 }
 
 // How returns the way to apply the remedy in a framework, with values filled
-// in, as Markdown: what the page has for any framework, for this one, or else
-// for plain PyTorch.
+// in, as Markdown: what a stack calls it, what the page has for any framework,
+// for this one, or else for plain PyTorch.
 func (p Page) How(framework Framework, fill map[string]string) string {
+	if own, ok := stacks()[framework].apply[p.code]; ok {
+		return Fill(own, fill)
+	}
+	framework = framework.Base()
 	var plain string
 	for _, s := range p.how {
 		if s.framework == framework && framework != "" || s.framework == "" {

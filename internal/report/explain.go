@@ -91,6 +91,8 @@ type RemedyView struct {
 	Title    string
 	WhyText  string
 	Drawback string // "" for none
+	// Runs says that it is for a program that runs models and does not train them.
+	Runs bool
 	// Change is what to change, as Markdown, with the user's own numbers.
 	Change string
 	// Lines are the changes alone, for programs.
@@ -337,10 +339,14 @@ func (w wording) remedy(a remedy.Advice, framework remedy.Framework) (RemedyView
 	if page.Drawback == w.Text("explain.no_drawback") {
 		page.Drawback = ""
 	}
-	return RemedyView{
+	v := RemedyView{
 		Advice: a, Title: page.Title, WhyText: w.Text(a.Why.ID, a.Why.Args...),
 		Drawback: page.Drawback, Change: change, Lines: remedy.Changes(change),
-	}, nil
+	}
+	if id := "remedy.run." + string(a.Code); !framework.Trains() && w.Has(id) { // the page speaks of training
+		v.Runs, v.Title, v.WhyText, v.Drawback = true, w.Text(id), w.Text("remedy.run.why", framework.Name()), ""
+	}
+	return v, nil
 }
 
 func (w wording) found(d *diagnose.Diagnosis, res *oomlog.Result) []FoundView {
