@@ -332,9 +332,9 @@ func (r *factReader) pairs(text string, add func(FactKind, string, string, int))
 			j++
 		}
 		assigned := j < len(text) && (text[j] == '=' || text[j] == ':') && !(j+1 < len(text) && (text[j+1] == '=' || text[j+1] == ':' || text[j+1] == '/'))
-		if name == "train_batch_size" && !quoted && k.kind == FactGlobalBatch {
+		if name == "train_batch_size" && (flag || assigned && !quoted && text[j] == '=') {
 			// DeepSpeed's JSON means the batch of all GPUs; scripts that take it as a
-			// flag (diffusers, sd-scripts, the examples of transformers) that of one.
+			// flag (diffusers, sd-scripts) that of one.
 			k = key{kind: FactBatch, rank: ownBatchFlag}
 		}
 		switch {
