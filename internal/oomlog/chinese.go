@@ -68,14 +68,15 @@ func (c *chineseReader) fill() {
 
 // whole is the length of a text without a character that its end cuts.
 func whole(text []byte) int {
-	end := len(text)
-	for end > 0 && len(text)-end < utf8.UTFMax && text[end-1] >= utf8.RuneSelf {
-		end--
+	for at := len(text) - 1; at > 0 && len(text)-at <= utf8.UTFMax; at-- {
+		if utf8.RuneStart(text[at]) {
+			if utf8.FullRune(text[at:]) {
+				break
+			}
+			return at
+		}
 	}
-	if end == 0 {
-		return len(text)
-	}
-	return end
+	return len(text)
 }
 
 func (c *chineseReader) translate(text []byte) []byte {

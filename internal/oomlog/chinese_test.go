@@ -66,6 +66,15 @@ func TestUTF8PassesUnchanged(t *testing.T) {
 	})
 }
 
+// A line that is exactly as long as the window ends with a whole character.
+func TestALineAsLongAsTheWindow(t *testing.T) {
+	text := strings.Repeat("显足é", 8192)
+	got, err := io.ReadAll(newChineseReader(strings.NewReader(text)))
+	if err != nil || string(got) != text {
+		t.Errorf("%d bytes became %d (%v)", len(text), len(got), err)
+	}
+}
+
 func FuzzChinese(f *testing.F) {
 	f.Add([]byte("\xcf\xd4\xb4\xe6\xb2\xbb\xd7\xe3\n"))
 	f.Add([]byte("ok\n\xff"))
