@@ -15,6 +15,18 @@ const absurd = 128 * units.TiB
 // machine; on a small card that is a large share and still nobody else's.
 const context = 1100 * units.MiB
 
+// desktop is what a context and a desktop with a few windows take of a card for
+// games; cards up to 8 GiB are mostly in such machines.
+const desktop = 1500 * units.MiB
+
+// ordinary returns what may lie outside PyTorch without anybody else on the card.
+func (s *signals) ordinary() units.Bytes {
+	if s.capacity <= 8*units.GiB+256*units.MiB {
+		return desktop
+	}
+	return context
+}
+
 // figureRules: what the quantities of the message say. The subtraction comes
 // first: what neither PyTorch nor the free figure explains decides whether the
 // job or somebody else has the card.
@@ -123,7 +135,7 @@ func tinyRequest(s *signals) (hit, bool) {
 
 func unexplainedOutside(s *signals) (hit, bool) {
 	o := s.outsideShare()
-	return s.at(s.outside, percent(s.outside, s.capacity)), s.hasTotals() && !s.hasThis && o >= 0.18 && o <= 0.5 && s.outside > context && s.tried <= s.capacity && !s.plentyFree()
+	return s.at(s.outside, percent(s.outside, s.capacity)), s.hasTotals() && !s.hasThis && o >= 0.18 && o <= 0.5 && s.outside > s.ordinary() && s.tried <= s.capacity && !s.plentyFree()
 }
 
 // sharedCard: this process fills what others leave of the card, and they hold a
@@ -144,7 +156,7 @@ func thisOutside(s *signals) (hit, bool) {
 }
 
 func desktopOnSmallCard(s *signals) (hit, bool) {
-	return s.at(s.outside), s.hasTotals() && !s.hasThis && s.outsideShare() >= 0.18 && s.outside <= context
+	return s.at(s.outside), s.hasTotals() && !s.hasThis && s.outsideShare() >= 0.18 && s.outside <= s.ordinary()
 }
 
 func allowed(s *signals) (hit, bool) {

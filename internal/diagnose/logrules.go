@@ -2,6 +2,7 @@ package diagnose
 
 import (
 	"slices"
+	"strings"
 
 	"unoom/internal/oomlog"
 	"unoom/internal/remedy"
@@ -165,8 +166,9 @@ func messageRules() []logRule {
 		{"msg.xla_large", []vote{{remedy.BatchTooLarge, fair}, {remedy.InputTooLarge, weak}, {remedy.TrainStateTooLarge, weak}, {remedy.Preallocation, trace}}, xlaLarge},
 		{"msg.hbm", []vote{{remedy.BatchTooLarge, fair}, {remedy.GPUTooSmall, weak}, {remedy.TrainStateTooLarge, weak}}, ifPattern("xla.hbm", "xla.tpu")},
 		{"msg.tf_tensor", []vote{{remedy.BatchTooLarge, fair}, {remedy.InputTooLarge, weak}, {remedy.GPUTooSmall, trace}}, ifPattern("tf.tensor", "tf.bfc")},
+		{"msg.tf_small_pool", []vote{{remedy.OtherProcess, strong}, {remedy.Preallocation, fair}, {remedy.MemoryCap, 2}, {remedy.BatchTooLarge, -weak}, {remedy.InputTooLarge, -weak}}, smallPool},
 		{"msg.tf_host", []vote{{remedy.NotOOMHostMemory, decisive}}, tensorOnHost},
-		{"msg.kv_cache_none", []vote{{remedy.ColocatedEngine, 2.3}, {remedy.GPUTooSmall, 2.1}, {remedy.Preallocation, 1.8}}, ifPattern("vllm.cache_blocks", "sglang.static")},
+		{"msg.kv_cache_none", []vote{{remedy.GPUTooSmall, 2.3}, {remedy.ColocatedEngine, 2.1}, {remedy.Preallocation, 1.8}}, ifPattern("vllm.cache_blocks", "sglang.static")},
 		{"msg.kv_cache_length", []vote{{remedy.SequenceTooLong, strong}, {remedy.GPUTooSmall, weak}}, ifPattern("vllm.kv_needed", "vllm.max_len", "tgi.prefill", "deepspeed.kv")},
 		{"msg.engine_startup", []vote{{remedy.ColocatedEngine, 2.7}, {remedy.OtherProcess, fair}, {remedy.OrphanProcess, weak}}, ifPattern("vllm.startup")},
 		{"msg.engine_allocator", []vote{{remedy.ColocatedEngine, strong + 1}}, ifPattern("vllm.cumem")},
@@ -233,6 +235,15 @@ func xlaNoSize(s *signals) (hit, bool) {
 
 func xlaLarge(s *signals) (hit, bool) {
 	return s.at(s.tried), s.fail != nil && s.fail.Pattern == "xla.bytes" && s.tried >= xlaLimit
+}
+
+// smallPool: TensorFlow's allocator takes at the start what the card has left;
+// a pool of less than a GiB means that somebody else had taken the rest, or that
+// somebody set it so.
+func smallPool(s *signals) (hit, bool) {
+	f, ok := s.res.Facts.Get(oomlog.FactPool)
+	limit := units.Bytes(s.res.Facts.Int(oomlog.FactPool))
+	return hit{args: []any{limit}, at: f.Source}, ok && s.fail != nil && strings.HasPrefix(s.fail.Pattern, "tf.") && s.memory() && limit > 0 && limit < units.GiB
 }
 
 func tensorOnHost(s *signals) (hit, bool) {

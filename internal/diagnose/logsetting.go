@@ -72,7 +72,7 @@ func expandableOn(s *signals) (hit, bool) {
 }
 
 func engineShare(s *signals) (hit, bool) {
-	return s.fact(oomlog.FactEngineShare), s.memory() && s.engineShare != "" && (s.sees("trainer", "trl/", "verl/", "rollout") || s.class == oomlog.ClassEngine)
+	return s.fact(oomlog.FactEngineShare), s.memory() && s.engineShare != "" && s.sees("trainer", "trl/", "verl/", "rollout")
 }
 
 func onWSL(s *signals) (hit, bool) {

@@ -54,6 +54,9 @@ type signals struct {
 func gather(res *oomlog.Result, given Given) *signals {
 	s := &signals{res: res, verdict: NothingFound}
 	s.choose()
+	if said, ok := res.Facts.Get(oomlog.FactPhase); ok && s.phase == oomlog.PhaseUnknown {
+		s.phase = oomlog.Phase(said.Value) // nothing but the words of who asks
+	}
 	s.setting(given)
 	if s.fail != nil {
 		s.figures(given)

@@ -95,7 +95,7 @@ func traceRules() []logRule {
 		{"trace.graphs", []vote{{remedy.CompileOrCUDAGraph, strong}}, ifSees("cudagraph_trees", "make_graphed_callables", "cuda/graphs.py", "capture_begin", "cudagraphify", "max_autotune", "autotune_process", "benchmark_all_configs")},
 		{"trace.compiled", []vote{{remedy.CompileOrCUDAGraph, 1.8}}, ifSees("_inductor/", "torchinductor", "_dynamo/eval_frame", "aot_autograd")},
 		{"trace.retain_graph", []vote{{remedy.LeakGraphRetained, strong + 1}}, ifSees("retain_graph=true", "create_graph=true", "loss_sum +=", "total_loss += loss", "running_loss += loss", "losses.append(loss)", "+= output.loss", "train_loss += loss", "epoch_loss += loss", "outputs.append(out", ".append(loss)")},
-		{"trace.state_kept", []vote{{remedy.LeakStateGrowth, fair}}, ifSees("replay_buffer", "memory_bank", "self.history.append", "self.cache[", "training_epoch_end", "training_step_outputs")},
+		{"trace.state_kept", []vote{{remedy.LeakStateGrowth, fair}}, ifSees("replay_buffer", "memory_bank", "memory.append(", "memory.push(", "buffer.append(", "buffer.push(", "self.history.append", "self.cache[", "training_epoch_end", "training_step_outputs")},
 		{"trace.lora_trainer_load", []vote{{remedy.GPUTooSmall, trace}}, ifSees("load_lora", "add_adapter")},
 	}
 }

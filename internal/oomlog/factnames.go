@@ -15,7 +15,7 @@ type key struct {
 // weakKeys are common words. They count as a flag (--batch 8), in quotes
 // ("batch": 8), as name=value, or alone on a line of YAML; not within prose or a
 // progress line.
-var weakKeys = strings.Fields("batch bs model model_name cuda torch pytorch compile resume opt workers quantization offload arch precision dtype optimizer flash_attn adapter devices stage max_length input_size")
+var weakKeys = strings.Fields("batch bs model model_name cuda torch pytorch compile resume opt workers quantization offload arch precision dtype optimizer flash_attn adapter devices stage max_length input_size limit")
 
 // counted kinds have numbers as values.
 var counted = [...]FactKind{FactBatch, FactGlobalBatch, FactEvalBatch, FactAccumulation, FactSequence, FactWorldSize, FactWorkers, FactVocabulary, FactHidden, FactLayers, FactParameters, FactTrainable}
@@ -60,6 +60,7 @@ func keys() map[string]key {
 		FactHidden:        "hidden_size d_model n_embd",
 		FactLayers:        "num_hidden_layers n_layer num_layers",
 		FactMaxSteps:      "max_steps train_iters max_iters total_steps",
+		FactPool:          "limit",
 	} {
 		for i, n := range strings.Fields(names) {
 			m[n] = key{kind, i, slices.Contains(weakKeys, n)}
@@ -216,6 +217,34 @@ var signs = [...]struct {
 	{"kip this batch", FactSkipped, "true"},
 	{"batch removed", FactSkipped, "true"},
 	{"CPU Mode for This Batch", FactSkipped, "true"}, // YOLOX computes the assignment of a crowded batch on the CPU
+	{"during validation", FactPhase, string(PhaseEvaluation)},
+	{"during the validation", FactPhase, string(PhaseEvaluation)},
+	{"during evaluation", FactPhase, string(PhaseEvaluation)},
+	{"during the evaluation", FactPhase, string(PhaseEvaluation)},
+	{"in evaluation loop", FactPhase, string(PhaseEvaluation)},
+	{"in the validation", FactPhase, string(PhaseEvaluation)},
+	{"while validating", FactPhase, string(PhaseEvaluation)},
+	{"while evaluating", FactPhase, string(PhaseEvaluation)},
+	{"开始验证", FactPhase, string(PhaseEvaluation)},
+	{"验证阶段", FactPhase, string(PhaseEvaluation)},
+	{"验证的时候", FactPhase, string(PhaseEvaluation)},
+	{"验证时", FactPhase, string(PhaseEvaluation)},
+	{"评估时", FactPhase, string(PhaseEvaluation)},
+	{"评估阶段", FactPhase, string(PhaseEvaluation)},
+	{"进行评估", FactPhase, string(PhaseEvaluation)},
+	{"在val的时候", FactPhase, string(PhaseEvaluation)},
+	{"when saving", FactPhase, string(PhaseSave)},
+	{"while saving", FactPhase, string(PhaseSave)},
+	{"during checkpoint saving", FactPhase, string(PhaseSave)},
+	{"保存模型时", FactPhase, string(PhaseSave)},
+	{"保存ckpt", FactPhase, string(PhaseSave)},
+	{"保存checkpoint", FactPhase, string(PhaseSave)},
+	{"保存权重时", FactPhase, string(PhaseSave)},
+	{"when resuming", FactPhase, string(PhaseResume)},
+	{"when I resume", FactPhase, string(PhaseResume)},
+	{"resume the training from", FactPhase, string(PhaseResume)},
+	{"断点续训", FactPhase, string(PhaseResume)},
+	{"恢复训练", FactPhase, string(PhaseResume)},
 	{"after update", FactVersionChange, "true"},
 	{"after the update", FactVersionChange, "true"},
 	{"after updating", FactVersionChange, "true"},

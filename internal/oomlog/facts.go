@@ -55,6 +55,8 @@ const (
 	FactPinThread     FactKind = "pin_thread"     // an error came out of the pin-memory thread
 	FactVersionChange FactKind = "version_change" // somebody writes that an update came before
 	FactNested        FactKind = "nested"         // an exception in the handler of another
+	FactPhase         FactKind = "phase"          // somebody writes when it fails
+	FactPool          FactKind = "pool"           // bytes that TensorFlow's allocator may take in all
 )
 
 // A Fact is one thing that the text says of the setting.
@@ -346,6 +348,9 @@ func (r *factReader) pairs(text string, add func(FactKind, string, string, int))
 			}
 			alone := start == 0 && strings.TrimSpace(text[j+1:]) == value
 			set := text[j] == '=' && (start == 0 || j == start+len(raw)) && (name != "dtype" || !strings.HasPrefix(value, "torch.")) // tensors print dtype=torch.float32
+			if k.kind == FactResume && isCode(text) && isName(value) { // a variable in a call says nothing
+				continue
+			}
 			if !k.weak || flag || quoted || alone || set {
 				add(k.kind, name, value, k.rank)
 			}
@@ -356,6 +361,20 @@ func (r *factReader) pairs(text string, add func(FactKind, string, string, int))
 			add(k.kind, name, "true", k.rank)
 		}
 	}
+}
+
+// isName reports whether a value is the name of a variable and no path, number
+// or switch.
+func isName(value string) bool {
+	if _, known := Truth(value); known {
+		return false
+	}
+	for i := range len(value) {
+		if !isNameByte(value[i]) || value[i] == '-' || value[i] >= '0' && value[i] <= '9' {
+			return false
+		}
+	}
+	return true
 }
 
 func (r *factReader) lookup(name string) (key, bool) {

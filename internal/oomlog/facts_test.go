@@ -50,6 +50,9 @@ func TestFactsFromWhatRunsPrint(t *testing.T) {
 		{"model in the code", "model = AutoModelForCausalLM.from_pretrained(\"org/model-7b\", torch_dtype=torch.bfloat16)\n", FactModel, "org/model-7b", 1},
 		{"optimizer in the code", "optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)\n", FactOptimizer, "AdamW", 1},
 		{"Trainer by its file", "  File \"/env/lib/python3.11/site-packages/transformers/trainer.py\", line 1, in train\n", FactFramework, "hf_trainer", 1},
+		{"when it fails, in words", "It trains well, but runs out during the validation phase\n", FactPhase, "evaluation", 1},
+		{"when it fails, in Chinese", "每次开始验证就爆显存\n", FactPhase, "evaluation", 1},
+		{"TensorFlow's pool", "Stats: \nLimit:                    12000000\nInUse:  1\n", FactPool, "12000000", 2},
 		{"a batch of all GPUs", "{\"train_batch_size\": 64}\n", FactGlobalBatch, "64", 1},
 		{"a batch that a script takes as a flag", "accelerate launch train_unet.py --train_batch_size=2\n", FactBatch, "2", 1},
 		{"Unsloth's banner", "O^O/ \\_/ \\    Batch size per device = 2 | Gradient accumulation steps = 4\n", FactBatch, "2", 1},
@@ -86,6 +89,18 @@ func TestCountersAndProseAreNoSettings(t *testing.T) {
 		if res := ScanString("log", text); len(res.Facts) != 0 {
 			t.Errorf("%q gives %+v", text, res.Facts)
 		}
+	}
+}
+
+// A variable that is handed on says nothing of the setting.
+func TestAVariableIsNoSetting(t *testing.T) {
+	res := ScanString("log", "    result = trainer.train(resume_from_checkpoint=last_checkpoint)\n")
+	if f, ok := res.Facts.Get(FactResume); ok {
+		t.Errorf("%+v", f)
+	}
+	res = ScanString("log", "trainer.train(resume_from_checkpoint=\"out/checkpoint-500\")\n")
+	if f, _ := res.Facts.Get(FactResume); f.Value != "out/checkpoint-500" {
+		t.Errorf("%+v", f)
 	}
 }
 

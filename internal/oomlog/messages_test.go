@@ -38,6 +38,7 @@ func TestMessagesOfEachProducer(t *testing.T) {
 		{"before 0.4, the check's own line", "THCudaCheck FAIL file=/build/torch/lib/THC/generic/THCStorage.cu line=58 error=2 : out of memory", "cuda.runtime_2", ClassVRAM, 0, "CUDA"},
 		{"Paddle before its allocator grew", "EnforceNotMet: enforce allocating <= available failed, 8589934592 > 1073741824 at [gpu_info.cc:89]", "paddle.chunk", ClassVRAM, 8 * units.GiB, "CUDA"},
 		{"Paddle 1.6", "Out of memory error on GPU 0. Cannot allocate 512.500000MB GPU memory, available memory is 64.250000MB.", "paddle.oom", ClassVRAM, 1025 * units.MiB / 2, "CUDA"},
+		{"thrust's error as Python's", "MemoryError: bad allocation: cudaErrorMemoryAllocation: out of memory", "cuda.error_oom", ClassVRAM, 0, "CUDA"},
 		{"Paddle, translated", "GPU 1上出现内存不足错误。无法在GPU 1上分配64.000000MB内存，已分配7.500000GB内存，可用内存仅为0.000000B。", "paddle.chinese", ClassVRAM, 64 * units.MiB, "CUDA"},
 		{"cuBLAS in a framework's words", "Check failed: status == ok  Cublas Error: not initialized, Cublas create handle faild!", "library.create", ClassVRAMProbable, 0, "CUDA"},
 		{"Ray's advice alone", "Consider more memory on this node. To adjust the kill threshold, set the environment variable `RAY_memory_usage_threshold` when starting Ray.", "host.ray", ClassHost, 0, ""},

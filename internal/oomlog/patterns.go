@@ -230,7 +230,7 @@ func table() []pattern {
 		{id: "host.slurm", class: ClassHost, anchors: []string{"exceeded job memory limit", "exceeded step memory limit", "term_memlimit", "state out_of_memory", "state: out_of_memory"}, on: onLine},
 		{id: "host.srun", class: ClassHost, anchors: []string{"out of memory"}, on: onLine, expr: `^(?:srun|slurmstepd|prun): error: .*out of memory$`},
 		{id: "host.session", class: ClassHost, anchors: []string{"crashed after using all available ram", "tried to allocate more memory than is available"}, on: onLine},
-		{id: "host.memory_error", class: ClassHost, anchors: []string{"memoryerror"}, on: onLine, expr: `(?:^|[^a-z_])memoryerror(?:$|[:( ])`, unless: []string{"outofmemoryerror", "cupy"}},
+		{id: "host.memory_error", class: ClassHost, anchors: []string{"memoryerror"}, on: onLine, expr: `(?:^|[^a-z_])memoryerror(?:$|[:( ])`, unless: []string{"outofmemoryerror", "cupy", "cudaerror", "cuda error", "device memory"}},
 
 		// The runtime and the driver.
 		{id: "illegal_access", class: ClassIllegal, anchors: []string{"illegal memory access", "misaligned address", "erorillegaladdress", "errorillegaladdress", "cuda_error_illegal_address", "memory access fault by gpu", "illegal instruction was encountered", "invalid program counter"}, on: onLine},
