@@ -348,7 +348,7 @@ func (r *factReader) pairs(text string, add func(FactKind, string, string, int))
 			}
 			alone := start == 0 && strings.TrimSpace(text[j+1:]) == value
 			set := text[j] == '=' && (start == 0 || j == start+len(raw)) && (name != "dtype" || !strings.HasPrefix(value, "torch.")) // tensors print dtype=torch.float32
-			if k.kind == FactResume && isCode(text) && isName(value) { // a variable in a call says nothing
+			if k.kind == FactResume && isCode(text) && isName(value) {                                                               // a variable in a call says nothing
 				continue
 			}
 			if !k.weak || flag || quoted || alone || set {
