@@ -19,8 +19,12 @@ type kind struct {
 }
 
 func kindOf(c *Choice) kind {
+	optimizer := c.Optimizer
+	if optimizer == AdamW { // the same but for the step's own tensors, which the form counts
+		optimizer = AdamWFused
+	}
 	return kind{
-		c.Sharding, c.Recompute, c.Precision, c.Method, c.Optimizer, c.Loss, c.Attention, c.Kernels,
+		c.Sharding, c.Recompute, c.Precision, c.Method, optimizer, c.Loss, c.Attention, c.Kernels,
 		c.Tensor > 1, c.Pipeline > 1, c.Context > 1, c.Accumulation > 1, c.OffloadOptimizer, c.OffloadWeights,
 	}
 }
@@ -33,9 +37,14 @@ func (s *space) need(c *Choice) need {
 		return n
 	}
 	if f, ok := s.measured[kindOf(c)]; ok {
-		n.static *= f
-		n.active *= f
-		n.total = n.static + n.active + n.outside
+		n.correct(f)
 	}
 	return n
+}
+
+// correct scales what is inside of the allocator.
+func (n *need) correct(f float64) {
+	n.static *= f
+	n.active *= f
+	n.total = n.static + n.active + n.outside
 }

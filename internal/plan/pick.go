@@ -12,7 +12,7 @@ import (
 // then has to stand before the engine's whole estimate.
 func (p *planner) best(s *space) []candidate {
 	// What one round knows serves the next, and nobody else: a space may be changed.
-	s.times = map[int][]float64{}
+	s.times = &times{more: map[timed]float64{}}
 	defer func() { s.known, s.times = nil, nil }()
 	var list []candidate
 	for round := range maxRounds {
@@ -53,11 +53,13 @@ func (p *planner) askAll(list []candidate) bool {
 		if _, ok := p.asked[c.Choice]; !ok {
 			known = false
 		}
-		a := p.ask(&c.Choice)
-		c.need.total = a.total
+		c.need.total = p.ask(&c.Choice).total
 	}
 	return known
 }
+
+// apart is by how much memory plans that are listed differ at least.
+func (p *planner) apart() float64 { return 0.06 * float64(p.req.Hardware.Capacity) }
 
 // fitting are the candidates that are within the budget by what the engine said.
 func (p *planner) fitting(list []candidate) []candidate {
@@ -80,8 +82,8 @@ func (p *planner) list(front []candidate, exact bool) []Plan {
 		if len(out) == 0 {
 			c = p.simplest(c)
 		}
-		form := p.ask(&c).total
-		if len(out) > 0 && last-form < 0.06*float64(p.req.Hardware.Capacity) {
+		form := front[i].need.total
+		if len(out) > 0 && last-form < p.apart() {
 			continue
 		}
 		j := p.judge(&c)

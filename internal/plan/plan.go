@@ -3,7 +3,7 @@
 // accumulation, recomputation, sharding and parallelism, offload, and what else
 // the caller allows, with the effective batch kept exactly.
 //
-// The search (search.go) orders settings by closed forms of memory (form.go) and
+// The search (search.go, place.go) orders settings by closed forms of memory (form.go, stage.go) and
 // of time (package speed) and prunes by bounds that keep the whole front of speed
 // against memory. What it finds is asked of the engine of package memory, whose
 // answers correct the form (judge.go, measured.go) until they agree (pick.go); the

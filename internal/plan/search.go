@@ -1,8 +1,8 @@
 package plan
 
 import (
-	"cmp"
 	"slices"
+	"sort"
 
 	"unoom/internal/speed"
 )
@@ -19,10 +19,8 @@ type space struct {
 	measured map[kind]float64
 	// known is what an earlier search found: its front prunes from the start.
 	known []candidate
-	// times are the step times without recomputation of each layout and variant, in
-	// the order of the search: no answer of the engine changes them.
-	times map[int][]float64
-	at    int // of the layouts of this search
+	times *times // that earlier rounds have predicted, nil: none are kept
+	at    int    // of the layouts of this search, in its order
 
 	batch   int // samples of a step, exactly
 	gpus    []int
@@ -76,12 +74,7 @@ func (f *front) dominated(time, bytes float64) bool {
 		return true
 	}
 	// The last entry that is not slower has the least memory of those.
-	i, _ := slices.BinarySearchFunc(f.list, time, func(c candidate, t float64) int {
-		if c.time <= t {
-			return -1
-		}
-		return 1
-	})
+	i := sort.Search(len(f.list), func(i int) bool { return f.list[i].time > time })
 	return i > 0 && f.list[i-1].need.total <= bytes
 }
 
@@ -90,7 +83,7 @@ func (f *front) add(c candidate) {
 	if f.dominated(c.time, c.need.total) {
 		return
 	}
-	i, _ := slices.BinarySearchFunc(f.list, c.time, func(o candidate, t float64) int { return cmp.Compare(o.time, t) })
+	i := sort.Search(len(f.list), func(i int) bool { return f.list[i].time >= c.time })
 	j := i
 	for j < len(f.list) && f.list[j].need.total >= c.need.total {
 		j++
@@ -278,69 +271,51 @@ func (s *space) offloads(c Choice, yield func(Choice)) {
 // round, so that the best of both bounds what the layout can do; where the front
 // beats even that, nothing in it is looked at.
 func (s *space) explore(f *front, c Choice) {
-	per := s.layersOfRank(&c)
 	micros := s.micros(&c)
 	s.at++
 	if len(micros) == 0 {
 		return
 	}
 	c.Expandable = true
+	l := place{layout: s.form.layout(&c), at: s.at, per: s.layersOfRank(&c)}
 	tightest := c
 	s.setMicro(&tightest, micros[0])
-	tightest.Recompute, tightest.Layers = RecomputeFull, per
-	least := s.need(&tightest)
+	tightest.Recompute, tightest.Layers = RecomputeFull, l.per
+	least := s.needAt(&l, &tightest)
 	if !s.fits(&least) {
 		return
 	}
-	times := s.freeTimes(c, micros)
-	if f.dominated(slices.Min(times), least.total) {
+	free := s.freeTimes(c, micros)
+	if f.dominated(slices.Min(free), least.total) {
 		return
 	}
 	for i, m := range micros {
 		s.setMicro(&c, m)
-		s.recompute(f, c, per, times[i])
+		s.recompute(f, &l, c, free[i])
 	}
 }
 
-// freeTimes are the times of the micro-batches of a layout without recomputation.
-func (s *space) freeTimes(c Choice, micros []int) []float64 {
-	if t, ok := s.times[s.at]; ok {
-		return t
-	}
-	times := make([]float64, len(micros))
-	c.Recompute, c.Layers = RecomputeNone, 0
-	for i, m := range micros {
-		s.setMicro(&c, m)
-		times[i] = s.time(&c)
-	}
-	if s.times != nil {
-		s.times[s.at] = times
-	}
-	return times
-}
-
-// recompute searches how much of one micro-batch is recomputed. quickest is a
-// time that nothing of it is below: that without recomputation, and then, as more
-// layers cost more time, that of the layers before.
-func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
-	try := func(r Recompute, layers int) bool {
+// recompute searches how much of one micro-batch is recomputed; free is its time
+// without, which nothing of it is below.
+func (s *space) recompute(f *front, l *place, c Choice, free float64) {
+	per, quickest := l.per, free // more layers cost more time: the last one bounds the next
+	try := func(r Recompute, layers int) {
 		c.Recompute, c.Layers = r, layers
-		if !s.able(&c, per) {
-			return true
+		if !s.ableAt(l, &c) {
+			return
 		}
-		n := s.need(&c)
-		if !s.fits(&n) {
-			return false
+		n := s.needAt(l, &c)
+		if !s.fits(&n) || f.dominated(quickest, n.total) {
+			return
 		}
-		if f.dominated(quickest, n.total) {
-			return true
+		t := free
+		if r != RecomputeNone {
+			t = s.timeAt(l, &c)
 		}
-		t := s.time(&c)
 		f.add(candidate{c, n, t})
 		if r == RecomputeFull {
 			quickest = max(quickest, t)
 		}
-		return true
 	}
 	if c.OffloadActivations {
 		try(RecomputeFull, per)
@@ -348,7 +323,7 @@ func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 	}
 	full := c
 	full.Recompute, full.Layers = RecomputeFull, per
-	least := s.need(&full)
+	least := s.needAt(l, &full)
 	if f.dominated(quickest, least.total) {
 		return
 	}
@@ -357,7 +332,8 @@ func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 		return
 	}
 	try(RecomputeSelective, per)
-	if !s.partial(&c, per) {
+	c.Recompute, c.Layers = RecomputeFull, 1
+	if per == 1 || !s.ableAt(l, &c) {
 		try(RecomputeFull, per)
 		return
 	}
@@ -366,8 +342,8 @@ func (s *space) recompute(f *front, c Choice, per int, quickest float64) {
 	lo, hi := 1, per
 	for lo < hi {
 		mid := (lo + hi) / 2
-		c.Recompute, c.Layers = RecomputeFull, mid
-		if n := s.need(&c); s.fits(&n) {
+		c.Layers = mid
+		if n := s.needAt(l, &c); s.fits(&n) {
 			hi = mid
 		} else {
 			lo = mid + 1
@@ -420,13 +396,6 @@ func (s *space) check(c *Choice) string {
 		return "no_stack"
 	}
 	return ""
-}
-
-// partial reports whether a stack can recompute some of the layers only.
-func (s *space) partial(c *Choice, per int) bool {
-	p := *c
-	p.Recompute, p.Layers = RecomputeFull, 1
-	return per > 1 && s.able(&p, per)
 }
 
 // micros lists the micro-batches that make the batch exactly, and leave a
