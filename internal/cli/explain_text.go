@@ -46,7 +46,7 @@ func (e *explain) printExplanation(d *diagnose.Diagnosis, v *report.Explanation)
 		p.Heading(e.msgs.Text("explain.next"))
 		p.Para(2, v.Next.Reason)
 		if v.Next.Command != "" {
-			p.Line("    " + text.Style(text.Code, v.Next.Command))
+			p.Code(4, "sh", v.Next.Command)
 		}
 	}
 	e.printRemedies(p, v)

@@ -9,11 +9,11 @@ import (
 var spans = regexp.MustCompile("`([^`]+)`")
 
 // Markdown writes the little Markdown that the pages use: headings, paragraphs,
-// lists, fenced code and `code`. Code is indented and not wrapped, so that it can
-// be copied.
+// lists, fenced code and `code`. Code is indented, and continued only as its
+// language allows it, so that it can be copied.
 func (p *Printer) Markdown(indent int, source string) {
 	margin := strings.Repeat(" ", indent)
-	fenced, heading := false, false
+	fenced, heading, language := false, false, ""
 	for _, line := range paragraphs(source) {
 		if line == "" && heading {
 			continue // the text stands right below its heading
@@ -21,9 +21,9 @@ func (p *Printer) Markdown(indent int, source string) {
 		heading = !fenced && strings.HasPrefix(line, "#")
 		switch {
 		case strings.HasPrefix(line, "```"):
-			fenced = !fenced
+			fenced, language = !fenced, line[3:]
 		case fenced:
-			p.Line(margin + "  " + Style(Code, line))
+			p.Code(indent+2, language, line)
 		case strings.HasPrefix(line, "#"):
 			p.Line(margin + Style(Strong, strings.TrimLeft(line, "# ")))
 		case strings.HasPrefix(line, "- "):
