@@ -405,6 +405,14 @@ func (a *app) printWarnings(p *text.Printer, s *workload.Statement) {
 	}
 }
 
+// capacityHint is how the memory that a text names is written, or an example.
+func capacityHint(gpu string) string {
+	if b, err := units.ParseBytes(strings.Replace(strings.ToUpper(gpu), "GB", "GiB", 1)); err == nil {
+		return fmt.Sprintf("%gGiB", b.GiB())
+	}
+	return "24GiB"
+}
+
 // findGPU returns the cards of --gpu and --capacity.
 func (w *workloadFlags) findGPU() (gpu.Request, error) {
 	var r gpu.Request
@@ -419,7 +427,7 @@ func (w *workloadFlags) findGPU() (gpu.Request, error) {
 		}
 		if r, err = cards.Find(w.gpu); err != nil {
 			if e, ok := errors.AsType[*gpu.NameError](err); ok && len(e.Choices) > 0 {
-				return r, withHint(err, "nearest: "+strings.Join(e.Choices, ", "), "or give --capacity")
+				return r, withHint(err, "nearest: "+strings.Join(e.Choices, ", "), "or give the memory alone: --capacity "+capacityHint(w.gpu))
 			}
 			return r, withHint(err, "`unoom gpus` lists the cards; any other has --capacity")
 		}

@@ -65,6 +65,7 @@ func TestFindReadsNamesAsPeopleAndToolsWriteThem(t *testing.T) {
 	}{
 		"rtx-4090": {1, "RTX-4090"}, "4090": {1, "RTX-4090"}, "RTX4090": {1, "RTX-4090"}, "RTX 4090": {1, "RTX-4090"},
 		"NVIDIA GeForce RTX 4090": {1, "RTX-4090"}, "NVIDIA GeForce RTX 4090 Laptop GPU": {1, "RTX-4090-Laptop"},
+		"3090x2": {2, "RTX-3090"}, "2080 x 4": {4, "RTX-2080"}, "gtx1650": {1, "GTX-1650"}, "NVIDIA GeForce RTX 3060 Laptop GPU": {1, "RTX-3060-Laptop"}, "GeForce GTX 1060 6GB": {1, "GTX-1060-6GB"},
 		"8xh100-80gb": {8, "H100-SXM-80GB"}, "8 x H100": {8, "H100-SXM-80GB"}, "h100:8": {8, "H100-SXM-80GB"}, "H100x8": {8, "H100-SXM-80GB"},
 		"64×B200": {64, "B200"}, "NVIDIA H100 80GB HBM3": {1, "H100-SXM-80GB"}, "NVIDIA H100 PCIe": {1, "H100-PCIe-80GB"},
 		"2 x A100 40GB": {2, "A100-SXM-40GB"}, "NVIDIA A100-SXM4-80GB": {1, "A100-SXM-80GB"}, "NVIDIA A100-PCIE-40GB": {1, "A100-PCIe-40GB"},

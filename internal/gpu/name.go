@@ -38,15 +38,21 @@ func (c Catalogue) Find(text string) (Request, error) {
 		return Request{}, err
 	}
 	card, err := c.card(name)
-	if err != nil {
-		// Where the text without its count is no card, the text as a whole may
-		// be one ("MI300X" has an x too).
-		if whole, errWhole := c.card(text); errWhole == nil {
-			return Request{1, *whole}, nil
-		}
-		return Request{}, err
+	if err == nil {
+		return Request{count, *card}, nil
 	}
-	return Request{count, *card}, nil
+	// Where the text without its count is no card, the text as a whole may be one
+	// ("MI300X" has an x too), or the number was the card ("3090x2").
+	if whole, errWhole := c.card(text); errWhole == nil {
+		return Request{1, *whole}, nil
+	}
+	if i := strings.LastIndexAny(text, "xX*×"); i > 0 {
+		n, errCount := strconv.Atoi(strings.TrimLeft(text[i:], "xX*× "))
+		if last, errLast := c.card(text[:i]); errCount == nil && errLast == nil && n > 0 && n <= countMost {
+			return Request{n, *last}, nil
+		}
+	}
+	return Request{}, err
 }
 
 // splitCount cuts a leading "8x" or a trailing "x8" or ":8" off.
