@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -117,8 +118,8 @@ func (a *app) run(f runFlags, args []string) error {
 			dir = filepath.Join(o.Root.Dir, "queue")
 		}
 		visible := a.Getenv("CUDA_VISIBLE_DEVICES")
-		o.Queue = &supervise.Queue{Dir: dir, Poll: 2 * time.Second, Cards: func() ([]supervise.CardState, error) {
-			return supervise.SMICards(visible)
+		o.Queue = &supervise.Queue{Dir: dir, Poll: 2 * time.Second, Cards: func(ctx context.Context) ([]supervise.CardState, error) {
+			return supervise.SMICards(ctx, visible)
 		}}
 	}
 	if f.rehearse != "" {

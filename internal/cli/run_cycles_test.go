@@ -72,26 +72,20 @@ func TestRunCyclesLeaveNothing(t *testing.T) {
 		}
 	}
 	var left []int
-	for range 400 { // the keepers of the killed need a moment
-		if left = withEnviron(mark); len(left) == 0 {
-			break
-		}
-		time.Sleep(25 * time.Millisecond)
-	}
-	if len(left) > 0 {
+	if !eventually(func() bool { // the keepers of the killed need a moment
+		left = withEnviron(mark)
+		return len(left) == 0
+	}) {
 		t.Errorf("%d processes are left: %v", len(left), left)
 	}
 	var list []ledger.History
-	for range 200 { // and then they write what they did
+	eventually(func() bool { // and then they write what they did
 		var err error
 		if list, err = (ledger.Root{Dir: home}).List(supervise.Alive); err != nil {
 			t.Fatal(err)
 		}
-		if !slices.ContainsFunc(list, silentlyLost) {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+		return !slices.ContainsFunc(list, silentlyLost)
+	})
 	states := map[string]int{}
 	for _, h := range list {
 		states[h.State]++

@@ -121,16 +121,20 @@ func TestRunNodesWithoutLeader(t *testing.T) {
 		}
 		return cmd
 	}
-	leader, other := start("0", "sleep", "300"), start("1", "sh", "-c", "sleep 1; exit 3")
-	for range 100 {
-		if _, err := os.Stat(filepath.Join(dir, "attempt-1", "start.json")); err == nil {
-			break
-		}
-		time.Sleep(50 * time.Millisecond)
+	exists := func(path string) func() bool {
+		return func() bool { _, err := os.Stat(path); return err == nil }
 	}
-	time.Sleep(300 * time.Millisecond)
+	here, gone := filepath.Join(t.TempDir(), "here"), filepath.Join(t.TempDir(), "gone")
+	leader := start("0", "sleep", "300")
+	other := start("1", "sh", "-c", "touch "+here+"; until [ -e "+gone+" ]; do sleep 0.02; done; exit 3")
+	if !eventually(exists(filepath.Join(dir, "attempt-1", "start.json"))) || !eventually(exists(here)) {
+		t.Fatal("the nodes did not start")
+	}
 	_ = leader.Process.Kill()
 	_ = leader.Wait()
+	if err := os.WriteFile(gone, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
 	if code := exitCode(other.Wait()); code != 3 {
 		t.Errorf("status %d, want the command's own 3", code)
 	}

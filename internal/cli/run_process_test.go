@@ -202,17 +202,26 @@ func (l *lines) String() string              { defer l.lock()(); return l.buf.St
 
 func (l *lines) await(t *testing.T, text string, count int) {
 	t.Helper()
-	for range 1000 {
-		if strings.Count(l.String(), text) >= count {
-			return
-		}
-		time.Sleep(10 * time.Millisecond)
+	if !eventually(func() bool { return strings.Count(l.String(), text) >= count }) {
+		t.Fatalf("no %d x %q in %q", count, text, l.String())
 	}
-	t.Fatalf("no %d x %q in %q", count, text, l.String())
+}
+
+// eventually waits until something is so. The minute is only spent where it never
+// becomes so: a loaded machine is slow, not wrong.
+func eventually(so func() bool) bool {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
+		if so() {
+			return true
+		}
+		if time.Now().After(end) {
+			return false
+		}
+	}
 }
 
 // terminal runs a command with a terminal of its own, as a shell's user would.
-func terminal(t *testing.T, cmd *exec.Cmd) (io.Writer, *lines, func() int) {
+func terminal(t *testing.T, cmd *exec.Cmd) (*os.File, *lines, func() int) {
 	t.Helper()
 	f, err := pty.StartWithSize(cmd, &pty.Winsize{Rows: 30, Cols: 90})
 	if err != nil {
@@ -225,7 +234,7 @@ func terminal(t *testing.T, cmd *exec.Cmd) (io.Writer, *lines, func() int) {
 		code := exitCode(cmd.Wait())
 		select {
 		case <-done:
-		case <-time.After(5 * time.Second):
+		case <-time.After(time.Minute): // somebody still has the terminal
 		}
 		f.Close()
 		return code
@@ -277,9 +286,17 @@ func TestRunCtrlZ(t *testing.T) {
 	fmt.Fprint(in, "\x1a")
 	out.await(t, "Stopped", 1)
 	out.await(t, "prompt>", 2)
-	time.Sleep(300 * time.Millisecond) // the shell takes its terminal back
+	shellsTurn := func() bool {
+		group, err := unix.IoctlGetInt(int(in.Fd()), unix.TIOCGPGRP)
+		return err == nil && group == shell.Process.Pid
+	}
+	if !eventually(shellsTurn) {
+		t.Fatalf("the shell does not have its terminal back: %q", out)
+	}
 	fmt.Fprintln(in, "fg")
-	time.Sleep(300 * time.Millisecond)
+	if !eventually(func() bool { return !shellsTurn() }) {
+		t.Fatalf("fg brings nothing to the foreground: %q", out)
+	}
 	fmt.Fprintln(in, "hello")
 	out.await(t, "got hello", 1)
 	fmt.Fprintln(in, "exit")
@@ -292,7 +309,9 @@ func TestRunCtrlZ(t *testing.T) {
 // and ignore SIGTERM.
 func TestRunLeavesNoOrphans(t *testing.T) {
 	mark := fmt.Sprintf("UNOOM_TEST_MARK=%d-%d", os.Getpid(), time.Now().UnixNano())
-	script := `setsid sh -c 'trap "" TERM; (trap "" TERM; while :; do sleep 0.1; done) & while :; do sleep 0.1; done' & sleep 0.3; kill -9 $$`
+	up := filepath.Join(t.TempDir(), "up") // a line from each that ignores SIGTERM by now
+	script := `setsid sh -c 'trap "" TERM; (echo 1 >> ` + up + `; while :; do sleep 0.1; done) & echo 1 >> ` + up + `; while :; do sleep 0.1; done' &
+until [ "$(grep -c 1 ` + up + ` 2>/dev/null)" = 2 ]; do sleep 0.02; done; kill -9 $$`
 	cmd, home := unoomCommand(t, "run", "--", "sh", "-c", script)
 	cmd.Env = append(cmd.Env, mark)
 	if got := exitCode(cmd.Run()); got != 137 {
@@ -337,12 +356,7 @@ func TestRunKilled(t *testing.T) {
 	out.await(t, "ready", 1)
 	_ = cmd.Process.Kill()
 	_, _ = cmd.Process.Wait()
-	for range 500 {
-		if len(withEnviron(mark)) == 0 && onlyRun(t, home).Lost != nil {
-			break
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
+	eventually(func() bool { return len(withEnviron(mark)) == 0 && onlyRun(t, home).Lost != nil })
 	if left := withEnviron(mark); len(left) > 0 {
 		t.Errorf("processes %v are left", left)
 	}
@@ -386,10 +400,9 @@ func TestRunKeeperHoldsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	pipe := fmt.Sprintf("pipe:[%d]", info.Ino)
-	deadline := time.Now().Add(30 * time.Second) // it has to start first
-	for held := true; held; {
-		keepers := 0
-		held = false
+	keepers, held := 0, false
+	if !eventually(func() bool { // it has to start first
+		keepers, held = 0, false
 		for _, pid := range childrenOf(cmd.Process.Pid) {
 			cmdline, _ := os.ReadFile("/proc/" + pid + "/cmdline")
 			if !strings.Contains(string(cmdline), "keeper") {
@@ -398,16 +411,13 @@ func TestRunKeeperHoldsNothing(t *testing.T) {
 			keepers++
 			entries, _ := os.ReadDir("/proc/" + pid + "/fd")
 			for _, e := range entries {
-				if to, _ := os.Readlink("/proc/" + pid + "/fd/" + e.Name()); to == pipe {
-					held = true
-				}
+				to, _ := os.Readlink("/proc/" + pid + "/fd/" + e.Name())
+				held = held || to == pipe
 			}
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%d keepers; one holds the caller's descriptor: %v", keepers, held)
-		}
-		held = held || keepers != 1
-		time.Sleep(5 * time.Millisecond)
+		return keepers == 1 && !held
+	}) {
+		t.Fatalf("%d keepers; one holds the caller's descriptor: %v", keepers, held)
 	}
 }
 
@@ -485,7 +495,7 @@ func TestRunDoesNotRetryBugs(t *testing.T) {
 // Jobs that share a card by the queue are never on it together beyond its size.
 func TestRunQueue(t *testing.T) {
 	bin := t.TempDir()
-	smi := "#!/bin/sh\ncase \"$*\" in *query-gpu*) echo '0, GPU-aaa, 24576, 0';; esac\n"
+	smi := "#!/bin/sh\ncase \"$*\" in *query-gpu*) echo '0, GPU-aaa, NVIDIA L4, 24576, 0';; esac\n"
 	if err := os.WriteFile(filepath.Join(bin, "nvidia-smi"), []byte(smi), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -493,7 +503,7 @@ func TestRunQueue(t *testing.T) {
 	var cmds []*exec.Cmd
 	for range 5 {
 		cmd, _ := unoomCommand(t, "run", "--queue", "--need", "10GiB", "--", "sh", "-c",
-			`echo "+ $CUDA_VISIBLE_DEVICES" >> `+log+`; sleep 0.3; echo "- $CUDA_VISIBLE_DEVICES" >> `+log)
+			`echo "+ $CUDA_VISIBLE_DEVICES" >> `+log+`; until [ "$(grep -c + `+log+`)" -ge 2 ]; do sleep 0.02; done; echo "- $CUDA_VISIBLE_DEVICES" >> `+log)
 		cmd.Env = append(cmd.Env, "PATH="+bin+":"+os.Getenv("PATH"), "UNOOM_QUEUE="+queue)
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)

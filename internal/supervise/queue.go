@@ -2,20 +2,17 @@ package supervise
 
 import (
 	"context"
-	"encoding/csv"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/gofrs/flock"
 
+	"unoom/internal/gpu/smi"
 	"unoom/internal/units"
 )
 
@@ -102,7 +99,7 @@ func holding(cards []CardState, claims []Claim) {
 // is void, whatever the file says.
 type Queue struct {
 	Dir   string
-	Cards func() ([]CardState, error)
+	Cards func(context.Context) ([]CardState, error)
 	Poll  time.Duration
 }
 
@@ -139,7 +136,7 @@ func (q Queue) Enter(ctx context.Context, claim Claim, waiting func()) (Claim, e
 	for said := false; ; {
 		admitted := false
 		err := q.update(func(claims []Claim) ([]Claim, error) {
-			cards, err := q.Cards()
+			cards, err := q.Cards(ctx)
 			if err != nil {
 				return claims, err
 			}
@@ -205,84 +202,28 @@ func (q Queue) Leave(run string) error {
 
 // SMICards asks nvidia-smi. It keeps to the cards that an outer setting leaves
 // us, which is never widened.
-func SMICards(visible string) ([]CardState, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second) // a driver can hang
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=index,uuid,memory.total,memory.used",
-		"--format=csv,noheader,nounits").Output()
+func SMICards(ctx context.Context, visible string) ([]CardState, error) {
+	devices, err := smi.List(ctx, visible)
 	if err != nil {
-		return nil, fmt.Errorf("queue: nvidia-smi: %w", err)
+		return nil, fmt.Errorf("queue: %w", err)
 	}
-	cards, err := parseSMI(string(out), visible)
-	if err != nil {
-		return nil, err
-	}
-	out, err = exec.CommandContext(ctx, "nvidia-smi", "--query-compute-apps=gpu_uuid,pid,used_memory",
-		"--format=csv,noheader,nounits").Output()
-	if err == nil {
-		parseHolders(string(out), cards)
-	}
-	return cards, nil
-}
-
-// parseHolders reads which process holds how much. What is not a number ([N/A]
-// under WSL) is left out.
-func parseHolders(text string, cards []CardState) {
-	for line := range strings.Lines(text) {
-		f := strings.Split(line, ",")
-		if len(f) != 3 {
-			continue
-		}
-		pid, err1 := strconv.Atoi(strings.TrimSpace(f[1]))
-		mib, err2 := strconv.ParseInt(strings.TrimSpace(f[2]), 10, 64)
-		if err1 != nil || err2 != nil {
-			continue
-		}
-		for i := range cards {
-			if cards[i].UUID != strings.TrimSpace(f[0]) {
-				continue
-			}
-			if cards[i].Holders == nil {
-				cards[i].Holders = map[int]units.Bytes{}
-			}
-			// The same process can be listed more than once.
-			cards[i].Holders[pid] = max(cards[i].Holders[pid], units.Bytes(mib)*units.MiB)
-		}
-	}
-}
-
-func parseSMI(text, visible string) ([]CardState, error) {
-	r := csv.NewReader(strings.NewReader(text))
-	r.TrimLeadingSpace = true
-	rows, err := r.ReadAll()
-	if err != nil {
-		return nil, fmt.Errorf("queue: nvidia-smi: %w", err)
-	}
-	allowed := func(index, uuid string) bool {
-		if visible == "" {
-			return true
-		}
-		for _, v := range strings.Split(visible, ",") {
-			if v = strings.TrimSpace(v); v == index || (strings.HasPrefix(v, "GPU-") && strings.HasPrefix(uuid, v)) {
-				return true
-			}
-		}
-		return false
-	}
-	var cards []CardState
-	for _, row := range rows {
-		if len(row) < 4 || !allowed(row[0], row[1]) {
-			continue
-		}
-		total, err1 := strconv.ParseInt(strings.TrimSpace(row[2]), 10, 64)
-		used, err2 := strconv.ParseInt(strings.TrimSpace(row[3]), 10, 64)
-		if err1 != nil || err2 != nil {
-			continue // [N/A]: a card that says nothing is not shared
-		}
-		cards = append(cards, CardState{UUID: row[1], Total: units.Bytes(total) * units.MiB, Used: units.Bytes(used) * units.MiB})
-	}
-	if len(cards) == 0 {
+	if len(devices) == 0 {
 		return nil, errors.New("queue: nvidia-smi lists no card that may be used")
 	}
-	return cards, nil
+	holders, _ := smi.Holders(ctx) // nobody can say: then what a card holds counts as others'
+	return cardStates(devices, holders), nil
+}
+
+func cardStates(devices []smi.Device, holders []smi.Holder) []CardState {
+	var cards []CardState
+	for _, d := range devices {
+		c := CardState{UUID: d.UUID, Total: d.Total, Used: d.Used, Holders: map[int]units.Bytes{}}
+		for _, h := range holders {
+			if h.UUID == d.UUID { // the same process can be listed more than once
+				c.Holders[h.PID] = max(c.Holders[h.PID], h.Bytes)
+			}
+		}
+		cards = append(cards, c)
+	}
+	return cards
 }

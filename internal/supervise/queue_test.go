@@ -10,6 +10,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"unoom/internal/gpu/smi"
 	"unoom/internal/units"
 )
 
@@ -76,41 +77,55 @@ func TestAdmitTakesTheFullestCardWithRoom(t *testing.T) {
 }
 
 func TestQueueOfManyAtOnce(t *testing.T) {
-	q := Queue{Dir: t.TempDir(), Poll: 2 * time.Millisecond, Cards: func() ([]CardState, error) {
+	q := Queue{Dir: t.TempDir(), Poll: 2 * time.Millisecond, Cards: func(context.Context) ([]CardState, error) {
 		return []CardState{{UUID: "a", Total: 24 * gib}}, nil
 	}}
 	self, _ := readProc(os.Getpid())
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
 	var mu sync.Mutex
 	var now, most, waited int
+	full := make(chan struct{}) // closed when the card is full and somebody waits
+	note := func(entered, waits int) {
+		mu.Lock()
+		defer mu.Unlock()
+		now, waited = now+entered, waited+waits
+		most = max(most, now)
+		if most >= 3 && waited > 0 {
+			select {
+			case <-full:
+			default:
+				close(full)
+			}
+		}
+	}
 	var group sync.WaitGroup
 	for i := range 12 {
 		group.Go(func() {
 			claim := Claim{Run: fmt.Sprint(i), PID: os.Getpid(), Start: self.start, Bytes: 7 * gib}
-			if _, err := q.Enter(context.Background(), claim, func() { mu.Lock(); waited++; mu.Unlock() }); err != nil {
+			if _, err := q.Enter(ctx, claim, func() { note(0, 1) }); err != nil {
 				t.Error(err)
 				return
 			}
-			mu.Lock()
-			now++
-			most = max(most, now)
-			mu.Unlock()
-			time.Sleep(40 * time.Millisecond)
-			mu.Lock()
-			now--
-			mu.Unlock()
+			note(1, 0)
+			select {
+			case <-full:
+			case <-ctx.Done():
+			}
+			note(-1, 0)
 			if err := q.Leave(claim.Run); err != nil {
 				t.Error(err)
 			}
 		})
 	}
 	group.Wait()
-	if most < 2 || most > 3 || waited == 0 {
+	if most != 3 || waited == 0 {
 		t.Errorf("%d jobs of 7 GiB at once on 24 GiB, %d waited", most, waited)
 	}
 }
 
 func TestQueueForgetsTheDead(t *testing.T) {
-	q := Queue{Dir: t.TempDir(), Poll: time.Millisecond, Cards: func() ([]CardState, error) {
+	q := Queue{Dir: t.TempDir(), Poll: time.Millisecond, Cards: func(context.Context) ([]CardState, error) {
 		return []CardState{{UUID: "a", Total: 24 * gib}}, nil
 	}}
 	if err := q.update(func([]Claim) ([]Claim, error) {
@@ -119,7 +134,7 @@ func TestQueueForgetsTheDead(t *testing.T) {
 		t.Fatal(err)
 	}
 	self, _ := readProc(os.Getpid())
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	if c, err := q.Enter(ctx, Claim{Run: "x", PID: os.Getpid(), Start: self.start, Bytes: gib}, func() {}); err != nil || c.Card != "a" {
 		t.Errorf("%+v, %v", c, err)
@@ -129,20 +144,11 @@ func TestQueueForgetsTheDead(t *testing.T) {
 	}
 }
 
-func TestParseSMI(t *testing.T) {
-	text := "0, GPU-aaa, 24564, 1024\n1, GPU-bbb, 81559, [N/A]\n2, GPU-ccc, 81559, 0\n"
-	cards, err := parseSMI(text, "")
-	if err != nil || len(cards) != 2 || cards[0].Total != 24564*units.MiB || cards[1].UUID != "GPU-ccc" {
-		t.Errorf("%+v, %v", cards, err)
-	}
-	parseHolders("GPU-aaa, 77, 900\nGPU-aaa, 77, 1000\nGPU-aaa, 78, [N/A]\n", cards)
-	if h := cards[0].Holders; len(h) != 1 || h[77] != 1000*units.MiB {
-		t.Errorf("holders %v", h)
-	}
-	if cards, _ = parseSMI(text, "2"); len(cards) != 1 || cards[0].UUID != "GPU-ccc" {
-		t.Errorf("CUDA_VISIBLE_DEVICES=2: %+v", cards)
-	}
-	if _, err = parseSMI(text, "7"); err == nil {
-		t.Error("no card left: no error")
+func TestCardStates(t *testing.T) {
+	cards := cardStates(
+		[]smi.Device{{UUID: "a", Total: 24 * gib, Used: gib}, {UUID: "b", Total: 80 * gib}},
+		[]smi.Holder{{UUID: "a", PID: 77, Bytes: 1}, {UUID: "a", PID: 77, Bytes: 3}, {UUID: "a", PID: 77, Bytes: 2}, {UUID: "gone", PID: 7}})
+	if len(cards) != 2 || cards[0].Used != gib || len(cards[0].Holders) != 1 || cards[0].Holders[77] != 3 || len(cards[1].Holders) != 0 {
+		t.Errorf("%+v", cards)
 	}
 }
