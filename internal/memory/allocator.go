@@ -40,6 +40,8 @@ type stage struct {
 	x     machine
 	dev   cachingAllocator
 	trace trace
+	// handles are of the storages in a replay.
+	handles []int32
 }
 
 var stages = sync.Pool{New: func() any { return &stage{} }}

@@ -145,13 +145,12 @@ func (e *Engine) span(est *Estimate, w *workload.Workload, lib library, choices 
 		}
 	}
 	for _, other := range suppositions(w) {
-		alt, err := play(other, lib, 0)
+		alt, err := needOf(other, lib)
 		if err != nil {
 			continue
 		}
-		est.Allocated.Low, est.Allocated.High = min(est.Allocated.Low, units.Bytes(alt.peak.allocated)), max(est.Allocated.High, units.Bytes(alt.peak.allocated))
+		est.Allocated.Low, est.Allocated.High = min(est.Allocated.Low, units.Bytes(alt.allocated)), max(est.Allocated.High, units.Bytes(alt.allocated))
 		est.Reserved.Low, est.Reserved.High = min(est.Reserved.Low, units.Bytes(alt.reserved)), max(est.Reserved.High, units.Bytes(alt.reserved))
-		alt.done()
 	}
 }
 
@@ -166,12 +165,16 @@ func differs(w *workload.Workload, l library, base *folded, mid *played, key str
 			return d, d, true
 		}
 	}
-	alt, err := play(w, l, 0)
+	alt, err := need{}, error(nil)
+	if key == "alloc_conf" {
+		alt, err = mid.on(w, l, 0)
+	} else {
+		alt, err = needOf(w, l)
+	}
 	if err != nil {
 		return 0, 0, false
 	}
-	defer alt.done()
-	return units.Bytes(alt.peak.allocated - mid.peak.allocated), units.Bytes(alt.reserved - mid.reserved), true
+	return units.Bytes(alt.allocated - mid.peak.allocated), units.Bytes(alt.reserved - mid.reserved), true
 }
 
 // Quick says what a workload allocates at its peak, and nothing of what the
@@ -235,12 +238,8 @@ func fit(w *workload.Workload, lib library, free *played, room, least int64) (ve
 	case free.peak.allocated > room:
 		return DoesNotFit, free.reserved
 	}
-	bound, err := play(w, lib, room)
-	if err != nil {
-		return DoesNotFit, free.reserved
-	}
-	defer bound.done()
-	if bound.failed != nil {
+	bound, err := free.on(w, lib, room)
+	if err != nil || bound.failed != nil {
 		return DoesNotFit, free.reserved
 	}
 	return Tight, bound.reserved

@@ -294,6 +294,7 @@ func (p *player) vocabulary() int64 {
 func (x *machine) giveBack() {
 	if d, ok := x.dev.(*cachingAllocator); ok && d.unbounded {
 		d.a.EmptyCache()
+		x.turn(true)
 	}
 }
 

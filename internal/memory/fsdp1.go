@@ -309,7 +309,7 @@ func (x *machine) emptyStorage(bytes int64, name string) int32 {
 // fill gives a storage object its memory, on the current stream.
 func (x *machine) fill(st int32) {
 	s := &x.sts[st]
-	h, block := x.dev.malloc(s.bytes, x.stream)
+	h, block := x.malloc(s.bytes)
 	s.handle, s.block, s.empty = h, block, false
 	if x.refills == nil {
 		x.refills = map[int]int64{}

@@ -90,7 +90,12 @@ type machine struct {
 	log []int32 // storage+1 when it was made, -(storage+1) when it died
 	// refills has the block of a storage object that got its memory again, by the
 	// place in the log: it may be another one each time.
-	refills  map[int]int64
+	refills map[int]int64
+	turns   []turn
+	turned  uint32 // the stream of the latest turn
+	// skipped says that the log leaves out stretches of the run that are like
+	// others.
+	skipped  bool
 	cur      int64 // allocated bytes
 	sections []section
 	items    itemTable
@@ -142,7 +147,10 @@ func (x *machine) begin(p Phase, label string, iteration int) {
 // reset makes x the machine of a new run on a device. It keeps the memory of its
 // tables.
 func (x *machine) reset(dev device) {
-	*x = machine{dev: dev, training: true, sts: x.sts[:0], log: x.log[:0], sections: x.sections[:0], items: x.items, params: x.params[:0], tapes: x.tapes, frames: x.frames, cache: x.cache[:0]}
+	if x.tape != nil { // the outermost one, or that of a run that failed
+		x.endTape(nil)
+	}
+	*x = machine{dev: dev, training: true, sts: x.sts[:0], log: x.log[:0], turns: x.turns[:0], sections: x.sections[:0], items: x.items, params: x.params[:0], tapes: x.tapes, frames: x.frames, cache: x.cache[:0]}
 	x.item = x.items.id("", "other")
 	x.begin(Load, "load", 0)
 	x.newTape()
@@ -153,12 +161,26 @@ func (x *machine) alloc(bytes int64) int32 {
 	if bytes <= 0 || x.muted {
 		return noStorage
 	}
-	h, block := x.dev.malloc(bytes, x.stream)
+	h, block := x.malloc(bytes)
 	id := int32(len(x.sts))
 	x.sts = append(x.sts, storage{bytes: bytes, block: block, refs: 1, handle: h, item: x.item})
 	x.log = append(x.log, id+1)
 	x.grow(block)
 	return id
+}
+
+// malloc asks the device on the current stream.
+func (x *machine) malloc(bytes int64) (int32, int64) {
+	if x.stream != x.turned {
+		x.turn(false)
+	}
+	return x.dev.malloc(bytes, x.stream)
+}
+
+// turn notes that requests go on from the current stream.
+func (x *machine) turn(emptied bool) {
+	x.turned = x.stream
+	x.turns = append(x.turns, turn{len(x.log), x.stream, emptied})
 }
 
 // grow counts a block that was handed out.
