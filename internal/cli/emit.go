@@ -344,7 +344,7 @@ func (p *planCommand) emitStacks() []string {
 		}
 		stacks := map[string][]string{
 			"hf": {"hf", "deepspeed"}, "accelerate": {"hf", "deepspeed"}, "axolotl": {"hf", "deepspeed"}, "llamafactory": {"hf", "deepspeed"},
-			"deepspeed": {"deepspeed"}, "torchtitan": {"torchtitan"}, "megatron": {"megatron"},
+			"deepspeed": {"deepspeed"}, "torchtitan": {"torchtitan"}, "megatron": {"megatron"}, "pytorch": {"hf"},
 		}[t.Name]
 		switch {
 		case stacks == nil:

@@ -40,7 +40,11 @@ func (c *Choice) LayoutName() string {
 			parts = append(parts, fmt.Sprintf("%s %d", d.name, d.n))
 		}
 	}
-	if len(parts) == 0 {
+	switch {
+	case len(parts) > 0:
+	case c.Sharding != speed.NoSharding: // for offloading
+		return fmt.Sprintf("1 GPU, %s", c.Sharding)
+	default:
 		return "1 GPU"
 	}
 	return strings.Join(parts, " × ")

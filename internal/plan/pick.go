@@ -87,7 +87,7 @@ func (p *planner) list(front []candidate, exact bool) []Plan {
 			continue
 		}
 		j := p.judge(&c)
-		if !p.fits(&j) || len(out) > 0 && j.Device.High >= out[len(out)-1].Need.Device.High {
+		if !p.fits(&j) || len(out) > 0 && float64(j.Device.High) > float64(out[len(out)-1].Need.Device.High)-p.apart()/2 {
 			continue
 		}
 		last = form
@@ -117,9 +117,10 @@ func (p *planner) plan(c *Choice, j Judgement, exact bool) Plan {
 // nearly as fast and much simpler to set up. The prediction of time does not
 // tell apart what differs by less.
 func (p *planner) simplestOf(front []candidate) int {
+	const near = 1.12
 	best, at := 0.0, 0
 	for i := range front {
-		if front[i].time > front[0].time*1.06 {
+		if front[i].time > front[0].time*near {
 			break
 		}
 		cost := front[i].time * (1 + 0.01*p.effort(&front[i].Choice))
@@ -147,7 +148,7 @@ func (p *planner) effort(c *Choice) float64 {
 	add(c.Chunks > 1 && c.Chunks != b.Chunks, 0.5)
 	add(c.Context > 1 && c.Context != b.Context, 1)
 	add(c.Expert > 1 && c.Expert != b.Expert, 1)
-	add(c.OffloadName() != "none" && c.OffloadName() != b.OffloadName(), 2)
+	add(c.OffloadName() != "none" && c.OffloadName() != b.OffloadName(), 8) // and the least certain of all times
 	add(c.Recompute == RecomputeFull && c.Layers < p.space.layersOfRank(c), 0.5)
 	add(c.Loss != b.Loss, 0.5)
 	add(c.Method != b.Method, 5)

@@ -94,7 +94,7 @@ func TestStepsLeadFromThePresentSettingToThePlan(t *testing.T) {
 	m := decoder(t, 32, 4096, 32, 8, 14336, 128256)
 	for _, req := range []*Request{
 		{Workload: hfWorkload(m, 8, 1, 4096, 8), Batch: 64, Hardware: h100s(8), Headroom: 0.05},
-		{Workload: hfWorkload(m, 4, 4, 2048, 1), Hardware: rtx4090(1), Headroom: 0.05, Targets: []Target{HF}},
+		{Workload: hfWorkload(m, 4, 4, 2048, 1), Hardware: rtx4090(1), Headroom: 0.05, Targets: []Target{DeepSpeed}},
 		{Workload: hfWorkload(m, 4, 4, 2048, 1), Hardware: rtx4090(1), Allow: Allow{PEFT: true, Optimizer: true, Precision: true}},
 	} {
 		r, err := Make(req)

@@ -127,7 +127,10 @@ func (a *ability) can(c *Choice, layersOfRank int) bool {
 		c.Method != FullTune && !a.adapters,
 		c.OffloadOptimizer && !c.OffloadWeights && !slices.Contains(a.offloadOptimizer, c.Sharding),
 		c.OffloadWeights && !slices.Contains(a.offloadWeights, c.Sharding),
-		c.OffloadActivations && !a.offloadActivations:
+		c.OffloadActivations && !a.offloadActivations,
+		// FSDP over one rank shards nothing and refuses to offload (FSDP1 turns to
+		// NO_SHARD), and torchtitan does not wrap the model then.
+		c.Sharding == speed.FSDP && c.Data*c.Context == 1:
 		return false
 	}
 	return true
