@@ -72,7 +72,7 @@ func (x *machine) clearCache() {
 // policy of selective checkpointing, nil: nothing is kept.
 // Source: torch/utils/checkpoint.py, _checkpoint_without_reentrant_generator.
 func (x *machine) checkpoint(in tensor, held []tensor, keep policy, body func(in tensor) tensor) tensor {
-	if !x.recording(in) {
+	if !x.grad {
 		return body(in)
 	}
 	// The closure that recomputes refers to the arguments.
@@ -82,20 +82,24 @@ func (x *machine) checkpoint(in tensor, held []tensor, keep policy, body func(in
 		sel = &selection{keep: keep}
 	}
 	outer := x.newTape()
-	leaf := x.pseudoLeaf(in)
+	leaf := x.checkpointInput(in)
 	saves, packed, sac := x.saves, x.packed, x.sac
 	x.saves, x.packed, x.sac = 0, true, sel
-	out := body(x.params[leaf].t)
+	out := body(x.inputOf(leaf, in))
 	until := x.saves
 	x.saves, x.packed, x.sac = saves, packed, sac
 	x.discardTape(outer)
-	x.params = x.params[:leaf]
+	x.forgetInput(leaf)
+	if !out.needsGrad() { // nothing in it is trained
+		x.unrecord(fn)
+		return out
+	}
 	out.fn, out.leaf, out.slot = fn, 0, 0
 	amp := x.amp
 	x.tape.nodes[fn-1].run = func(f *frame) {
 		x := f.x
 		outer := x.newTape()
-		leaf := x.pseudoLeaf(in)
+		leaf := x.checkpointInput(in)
 		x.grad = true
 		oldAmp, oldCache, oldSac := x.amp, x.cache, x.sac
 		oldSaves, oldUntil, oldMuted := x.saves, x.until, x.muted
@@ -104,9 +108,7 @@ func (x *machine) checkpoint(in tensor, held []tensor, keep policy, body func(in
 		if sel != nil {
 			sel.replay, sel.count = true, [opKinds]int{}
 		}
-		// AccumulateGrad has no part here: the gradient goes on to the node before.
-		x.params[leaf].sink = func(_ *machine, p *parameter, g gradient) { p.grad = g.st }
-		res := body(x.params[leaf].t)
+		res := body(x.inputOf(leaf, in))
 		x.clearCache()
 		x.amp, x.cache, x.sac = oldAmp, oldCache, oldSac
 		x.saves, x.until, x.muted = oldSaves, oldUntil, oldMuted
@@ -121,32 +123,78 @@ func (x *machine) checkpoint(in tensor, held []tensor, keep policy, body func(in
 		x.drain()
 		x.endTape(outer)
 		sel.releaseRest(x)
-		x.sendLeaf(leaf)
+		if leaf >= 0 {
+			x.sendLeaf(leaf)
+		}
 	}
 	return out
+}
+
+// checkpointInput makes the input of a checkpointed region a leaf of its graph;
+// -1 where it needs no gradient, as behind frozen embeddings. AccumulateGrad has
+// no part there: the gradient goes on to the node before.
+func (x *machine) checkpointInput(in tensor) int {
+	if !in.needsGrad() {
+		return -1
+	}
+	leaf := x.pseudoLeaf(in)
+	x.params[leaf].sink = func(_ *machine, p *parameter, g gradient) { p.grad = g.st }
+	return leaf
+}
+
+// inputOf is the tensor that the region reads.
+func (x *machine) inputOf(leaf int, in tensor) tensor {
+	if leaf < 0 {
+		return in.detach()
+	}
+	return x.params[leaf].t
+}
+
+func (x *machine) forgetInput(leaf int) {
+	if leaf >= 0 {
+		x.params = x.params[:leaf]
+	}
+}
+
+// unrecord takes back the node that was recorded last, with what it saved.
+func (x *machine) unrecord(fn int32) {
+	nd := x.tape.nodes[fn-1]
+	for _, st := range x.tape.saved[nd.saved.from:nd.saved.to] {
+		x.release(st)
+	}
+	x.tape.nodes, x.tape.in, x.tape.saved, x.tape.grads = x.tape.nodes[:fn-1], x.tape.in[:nd.in.from], x.tape.saved[:nd.saved.from], x.tape.grads[:nd.grad.from]
 }
 
 // offloaded is a checkpoint whose input waits in host memory: it is copied back
 // before the layer is computed again.
 // Source: torchtune training/_activation_offloading.py, OffloadActivations.
 func (x *machine) offloaded(in tensor, body func(in tensor) tensor) tensor {
-	if !x.recording(in) {
+	if !x.grad {
 		return body(in)
 	}
 	fn := x.push(1, []tensor{in}, nil, nil)
-	x.grad = false
-	out := body(in.detach())
-	x.grad = true
+	outer := x.newTape()
+	leaf := x.checkpointInput(in)
+	saves, packed := x.saves, x.packed
+	x.saves, x.packed = 0, true
+	out := body(x.inputOf(leaf, in))
+	x.saves, x.packed = saves, packed
+	x.discardTape(outer)
+	x.forgetInput(leaf)
+	if !out.needsGrad() {
+		x.unrecord(fn)
+		return out
+	}
 	out.fn, out.leaf, out.slot = fn, 0, 0
-	n, d := in.n, in.dt
+	n, d, needs := in.n, in.dt, in
 	x.tape.nodes[fn-1].run = func(f *frame) {
 		x := f.x
 		back := x.tensor(n, d)
+		back.fn, back.leaf, back.slot = needs.fn, needs.leaf, needs.slot
 		outer := x.newTape()
-		leaf := x.pseudoLeaf(back)
+		leaf := x.checkpointInput(back)
 		x.grad = true
-		x.params[leaf].sink = func(_ *machine, p *parameter, g gradient) { p.grad = g.st }
-		res := body(x.params[leaf].t)
+		res := body(x.inputOf(leaf, back))
 		x.drop(res)
 		x.grad = false
 		top := &x.frames[x.depth-1]
@@ -155,7 +203,9 @@ func (x *machine) offloaded(in tensor, body func(in tensor) tensor) tensor {
 		x.deliver(target{res.fn, res.leaf, res.slot}, g)
 		x.drain()
 		x.endTape(outer)
-		x.sendLeaf(leaf)
+		if leaf >= 0 {
+			x.sendLeaf(leaf)
+		}
 		x.drop(back)
 	}
 	return out

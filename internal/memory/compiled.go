@@ -1,5 +1,7 @@
 package memory
 
+import "slices"
+
 // A compiled layer keeps what its backward cannot make cheaply, or would have to
 // store anyway: its input, the inputs of matrix products whose weights are
 // trained, the operands of the attention kernel, and the outputs of products
@@ -8,7 +10,7 @@ package memory
 // Source: torch/_functorch/partitioners.py, min_cut_rematerialization_partition
 // and MinCutOptions (ban_if_materialized_backward, ban_if_reduction).
 
-// compiledLayer is a pre-norm block with full training under torch.compile.
+// compiledLayer is a pre-norm block under torch.compile.
 func (p *player) compiledLayer(b *block, in tensor) tensor {
 	x := p.x
 	a := b.l.Attention
@@ -40,8 +42,10 @@ func uncompilable(b *block) string {
 	switch {
 	case l.Attention == nil || l.MLP == nil || l.MoE != nil:
 		return "a layer that is not attention and an MLP"
-	case b.q == nil || b.q.lora != nil || b.o.lora != nil || b.down.lora != nil || b.q.quant != nil:
-		return "adapters"
+	case b.q == nil:
+		return "a fused projection"
+	case slices.ContainsFunc([]*matrix{b.q, b.k, b.v, b.o, b.gate, b.up, b.down}, func(m *matrix) bool { return m != nil && m.lora != nil && m.lora.dora }):
+		return "DoRA"
 	case l.Parallel || b.post1 != nil || b.post2 != nil || b.normQ != nil:
 		return "a layer with further norms"
 	case l.ResidualDropout > 0 || l.Attention.Dropout > 0:
@@ -60,8 +64,62 @@ func trainedWeights(list []tensor, ms ...*matrix) []tensor {
 		if m.biased {
 			list = append(list, m.bias)
 		}
+		if m.lora != nil {
+			list = append(list, m.lora.a, m.lora.b)
+		}
 	}
 	return list
+}
+
+// readsInput reports whether the gradient of a weight needs the input of one of
+// the products.
+func readsInput(ms ...*matrix) bool {
+	return slices.ContainsFunc(ms, func(m *matrix) bool {
+		return m != nil && (m.weight().needsGrad() || m.lora != nil)
+	})
+}
+
+// compiledProduct is a product in a compiled region: the output of n elements,
+// and what a pair keeps of it. The pair's own output is added in place.
+func (x *machine) compiledProduct(m *matrix, n int64, d dtype) (out, low tensor) {
+	w := none()
+	if m.quant != nil {
+		w = x.expand(m.quant, m.in*m.out)
+	}
+	out, low = x.tensor(n, d), none()
+	x.drop(w)
+	if m.lora != nil {
+		low = x.tensor(n/m.out*m.lora.rank, d)
+		x.scratch(d.size(n))
+	}
+	return out, low
+}
+
+// compiledInputs makes what products send to their common input of n elements: it
+// is summed in one kernel when all of it is there.
+func (x *machine) compiledInputs(n int64, d dtype, ms ...*matrix) []gradient {
+	var parts []gradient
+	for _, m := range ms {
+		if m == nil {
+			continue
+		}
+		w := none()
+		if m.quant != nil {
+			w = x.expand(m.quant, m.in*m.out)
+		}
+		parts = append(parts, x.make(n, d))
+		x.drop(w)
+		if m.lora != nil {
+			parts = append(parts, x.make(n, d))
+		}
+	}
+	return parts
+}
+
+func (x *machine) dropAll(gs []gradient) {
+	for _, g := range gs {
+		x.release(g.st)
+	}
 }
 
 // weightGradients makes the gradients of inputs from on, as one kernel after the
@@ -84,7 +142,14 @@ func (p *player) compiledProjections(b *block, in tensor, h, rep heads) (q, k, v
 	rows := in.n / b.norm1.width
 	normed := x.tensor(in.n, d)
 	rstd := x.tensor(rows, f32)
-	raw := [3]tensor{x.tensor(h.q(), d), x.tensor(h.k(), d), x.tensor(h.v(), d)}
+	var raw, low [3]tensor
+	for i, m := range []*matrix{b.q, b.k, b.v} {
+		raw[i], low[i] = x.compiledProduct(m, [3]int64{h.q(), h.k(), h.v()}[i], d)
+	}
+	kept := append([]tensor{in, rstd}, low[:]...)
+	if readsInput(b.q, b.k, b.v) {
+		kept = append(kept, normed)
+	}
 	q = x.tensor(h.q(), d)
 	x.drop(raw[0])
 	k = x.tensor(rep.k(), d)
@@ -96,18 +161,16 @@ func (p *player) compiledProjections(b *block, in tensor, h, rep heads) (q, k, v
 	}
 	if x.recording(inputs...) {
 		n := in.n
-		fn := x.push(3, inputs, append([]tensor{in, normed, rstd}, ws...), func(f *frame) {
+		fn := x.push(3, inputs, append(kept, ws...), func(f *frame) {
 			x := f.x
 			gq, gk, gv := x.make(h.q(), d), x.make(h.k(), d), x.make(h.v(), d)
 			weightGradients(f, ws, 3)
-			a, b, c := x.make(n, d), x.make(n, d), x.make(n, d)
+			parts := x.compiledInputs(n, d, b.q, b.k, b.v)
 			x.release(gq.st)
 			x.release(gk.st)
 			x.release(gv.st)
 			dx := x.make(n, d)
-			x.release(a.st)
-			x.release(b.st)
-			x.release(c.st)
+			x.dropAll(parts)
 			f.send(0, dx)
 			for i, w := range norm {
 				if f.want(1 + i) {
@@ -120,6 +183,7 @@ func (p *player) compiledProjections(b *block, in tensor, h, rep heads) (q, k, v
 		}
 	}
 	x.drop(normed, rstd)
+	x.drop(low[:]...)
 	return q, k, v
 }
 
@@ -134,54 +198,66 @@ func (p *player) compiledRest(b *block, ctx, in tensor) tensor {
 	ws := trainedWeights(first, b.gate, b.up, b.gateUp, b.down)
 	inputs := append(append([]tensor{ctx, in}, norm...), ws...)
 	rows := in.n / b.norm2.width
-	mid := x.tensor(in.n, d)
+	mid, lowO := x.compiledProduct(b.o, in.n, d)
 	rstd := x.tensor(rows, f32)
 	normed := x.tensor(in.n, d)
 	width := rows * b.down.in
-	var wide []tensor
-	parts := 1
-	if m.Gated {
-		parts = 2
+	widening := []*matrix{b.up}
+	switch {
+	case b.gateUp != nil:
+		widening = []*matrix{b.gateUp}
+	case m.Gated:
+		widening = []*matrix{b.gate, b.up}
 	}
-	for range parts {
-		wide = append(wide, x.tensor(width, d))
+	lows := []tensor{lowO}
+	var wide []tensor
+	for _, m := range widening {
+		out, low := x.compiledProduct(m, rows*m.out, d)
+		wide, lows = append(wide, out), append(lows, low)
 	}
 	prod := x.tensor(width, d)
-	out := x.tensor(in.n, d) // the product; the residual is added in the same buffer
+	out, low := x.compiledProduct(b.down, in.n, d) // the residual is added in the same buffer
+	lows = append(lows, low)
 	if x.recording(inputs...) {
 		n := in.n
-		saved := append([]tensor{ctx, mid, rstd, normed, prod}, wide...)
+		saved := append(append([]tensor{mid, rstd}, wide...), lows...)
+		if readsInput(b.o) {
+			saved = append(saved, ctx)
+		}
+		if readsInput(widening...) {
+			saved = append(saved, normed)
+		}
+		if readsInput(b.down) {
+			saved = append(saved, prod)
+		}
 		saved = append(saved, ws...)
 		out.fn = x.push(1, inputs, saved, func(f *frame) {
 			x := f.x
-			gp := x.make(width, d)
+			gp := x.compiledInputs(width, d, b.down)
 			var gw []gradient
-			for range parts {
-				gw = append(gw, x.make(width, d))
+			for _, m := range widening {
+				gw = append(gw, x.make(rows*m.out, d))
 			}
-			x.release(gp.st)
+			x.dropAll(gp)
 			weightGradients(f, ws, 4)
-			a := x.make(n, d)
+			a := x.compiledInputs(n, d, widening...)
 			dm := x.make(n, d)
-			if parts == 2 {
-				c := x.make(n, d)
-				x.release(c.st)
-			}
-			x.release(a.st)
-			for _, g := range gw {
-				x.release(g.st)
-			}
+			x.dropAll(a)
+			x.dropAll(gw)
 			for i, w := range norm {
 				if f.want(2 + i) {
 					f.send(2+i, x.make(w.n, w.dt))
 				}
 			}
-			f.send(0, x.make(ctx.n, d))
+			parts := x.compiledInputs(ctx.n, d, b.o)
+			f.send(0, parts[0])
+			x.dropAll(parts[1:])
 			f.send(1, dm)
 		})
 	}
 	x.drop(mid, rstd, normed, prod)
 	x.drop(wide...)
+	x.drop(lows...)
 	return out
 }
 

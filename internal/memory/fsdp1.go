@@ -394,7 +394,7 @@ func (ld *flatLoader) matrix(x *machine, p place, copies int64) *matrix {
 			u.parts = append(u.parts, part{&m.bias, mod.Out * copies})
 		}
 	}
-	if ld.adapt != nil && mod.Kind == model.Linear && ld.adapt(p) {
+	if ld.adapts(p) {
 		m.lora = ld.adapter(x, mod)
 	}
 	return m
@@ -424,17 +424,16 @@ func (x *machine) quantise(k quantKind, n int64) func() {
 // small unit of its own, of which only the shard matters.
 func (ld *flatLoader) adapter(x *machine, mod *model.Module) *adapter {
 	defer x.as(Weights, "adapters")()
-	l := &adapter{rank: ld.rank, dropout: ld.dropout, style: ld.style}
-	make := func(name string, rows, cols int64) tensor {
+	return ld.pair(mod, mod.In, mod.Out, func(name string, n, rows, cols int64) tensor {
 		if ld.replicate {
-			return x.newParam(mod.Name+name, rows*cols, rows, cols, ld.adt, true)
+			return x.newParam(name, n, rows, cols, ld.adt, true)
 		}
-		own := ceilDiv(rows*cols, ld.s.ranks)
+		own := ceilDiv(n, ld.s.ranks)
 		var t tensor
 		if ld.s.hostParams {
-			t = x.register(mod.Name+name, tensor{st: noStorage, n: own, dt: ld.adt}, 1, own, true)
+			t = x.register(name, tensor{st: noStorage, n: own, dt: ld.adt}, 1, own, true)
 		} else {
-			t = x.newParam(mod.Name+name, own, 1, own, ld.adt, true)
+			t = x.newParam(name, own, 1, own, ld.adt, true)
 		}
 		p := &x.params[t.leaf-1]
 		p.sink = func(x *machine, p *parameter, g gradient) {
@@ -446,12 +445,9 @@ func (ld *flatLoader) adapter(x *machine, mod *model.Module) *adapter {
 			}
 			p.grad = part.st
 		}
-		t.n = rows * cols
+		t.n = n
 		return t
-	}
-	l.a = make(".lora_A", ld.rank, mod.In)
-	l.b = make(".lora_B", mod.Out, ld.rank)
-	return l
+	})
 }
 
 func (ld *flatLoader) vector(x *machine, p place) *vector {

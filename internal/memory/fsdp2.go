@@ -2,6 +2,7 @@ package memory
 
 import (
 	"unoom/internal/model"
+	"unoom/internal/workload"
 )
 
 // group is one FSDP2 parameter group: parameters keep their own storages, which
@@ -38,6 +39,13 @@ type fsdp2 struct {
 	// freed on the stream of the reduce-scatter.
 	keepInput   bool
 	reduceInput int32
+}
+
+// newFSDP2 is fully_shard of the workload's torch over some ranks.
+func newFSDP2(x *machine, w *workload.Workload, ranks int64, param, reduce, local dtype) *fsdp2 {
+	s := &fsdp2{x: x, ranks: ranks, param: param, reduce: reduce, local: local, pending: noStorage, reduceInput: noStorage}
+	s.keepInput = w.Version("torch") == "" || !before(w.Version("torch"), "2.6")
+	return s
 }
 
 // The streams of FSDP2.
@@ -221,19 +229,19 @@ func (s *fsdp2) dropGrads() {
 
 // groupLoader makes a group of each layer, and one of the rest.
 type groupLoader struct {
-	s      *fsdp2
-	root   *group
-	embed  *group // nil: in root
-	head   *group // with the last norm; nil: in root
-	layers []*group
-	index  map[[2]int]int
-	train  func(p place) bool
-	ends   bool // embed and head are groups
-	eight  bool // matrices of layers are gathered, and kept, in 8 bits
+	plainLoader // adapters and quantised bases
+	s           *fsdp2
+	root        *group
+	embed       *group // nil: in root
+	head        *group // with the last norm; nil: in root
+	layers      []*group
+	index       map[[2]int]int
+	ends        bool // embed and head are groups
+	eight       bool // matrices of layers are gathered, and kept, in 8 bits
 }
 
 func newGroupLoader(s *fsdp2) *groupLoader {
-	return &groupLoader{s: s, root: &group{root: true, keep: true, grad: noStorage}, index: map[[2]int]int{}, train: func(place) bool { return true }}
+	return &groupLoader{plainLoader: plainLoader{train: func(place) bool { return true }}, s: s, root: &group{root: true, keep: true, grad: noStorage}, index: map[[2]int]int{}}
 }
 
 func (ld *groupLoader) groupOf(p place) *group {
@@ -262,6 +270,10 @@ func (ld *groupLoader) groupOf(p place) *group {
 
 // param makes a sharded parameter.
 func (ld *groupLoader) param(to *tensor, p place, n, rows, cols int64) {
+	*to = ld.shared(p, p.mod.Name, n, rows, cols, ld.train(p))
+}
+
+func (ld *groupLoader) shared(p place, name string, n, rows, cols int64, train bool) tensor {
 	s, g := ld.s, ld.groupOf(p)
 	x := s.x
 	undo := x.as(Weights, "weight shards")
@@ -279,11 +291,39 @@ func (ld *groupLoader) param(to *tensor, p place, n, rows, cols int64) {
 	}
 	full := x.emptyStorage(d.size(own*s.ranks), "unsharded weights")
 	g.gathers += d.size(own * s.ranks)
-	t := x.register(p.mod.Name, tensor{st: full, n: n, dt: s.param}, rows, cols, ld.train(p))
-	*to = t
+	t := x.register(name, tensor{st: full, n: n, dt: s.param}, rows, cols, train)
 	g.params = append(g.params, int32(len(x.params)-1))
 	g.full = append(g.full, full)
-	g.n += own * s.ranks
+	if train {
+		g.n += own * s.ranks
+	}
+	return t
+}
+
+// packed makes the shards of a quantised matrix: what holds it is gathered as
+// it is.
+// Source: torchao quantization/quantize_/workflows/nf4/nf4_tensor.py,
+// NF4Tensor.fsdp_pre_all_gather.
+func (ld *groupLoader) packed(p place, in, out, copies int64) tensor {
+	s, g := ld.s, ld.groupOf(p)
+	var first tensor
+	for range copies {
+		for i, b := range ld.quant.storedBytes(in, out) {
+			own := ceilDiv(b, s.ranks)
+			if !s.host {
+				undo := s.x.as(Weights, "weight shards")
+				s.x.alloc(own)
+				undo()
+			}
+			full := s.x.emptyStorage(own*s.ranks, "unsharded weights")
+			g.gathers += own * s.ranks
+			g.full = append(g.full, full)
+			if i == 0 {
+				first = tensor{st: full, n: b, dt: u8}
+			}
+		}
+	}
+	return first
 }
 
 func (ld *groupLoader) matrix(_ *machine, p place, copies int64) *matrix {
@@ -301,6 +341,18 @@ func (ld *groupLoader) matrix(_ *machine, p place, copies int64) *matrix {
 	rows, cols := out, in
 	if mod.Kind == model.Embedding {
 		rows, cols = in, out
+	}
+	if ld.adapts(p) {
+		defer func() {
+			m.lora = ld.pair(mod, in, out, func(name string, n, rows, cols int64) tensor {
+				return ld.shared(p, name, n, rows, cols, true)
+			})
+		}()
+	}
+	if ld.quant != 0 && p.layer >= 0 && mod.Kind == model.Linear {
+		m.quant = &quantized{kind: ld.quant, compute: ld.compute, compiled: ld.compiled}
+		m.w = ld.packed(p, in, out, copies)
+		return m
 	}
 	ld.param(&m.w, p, in*out*copies, rows*copies, cols)
 	m.w.n = in * out
@@ -352,13 +404,12 @@ func (ld *groupLoader) finish(after string) {
 	s.groups = append(s.groups, ld.root)
 }
 
-// makeState makes the optimizer's states of all shards.
-func (s *fsdp2) makeState(o *optimizer) {
-	x := s.x
-	defer x.as(OptimizerState, "optimizer state")()
+// shards are the trained parameters as the optimizer sees them.
+func (s *fsdp2) shards() []*parameter {
+	var ps []*parameter
 	for _, g := range s.groups {
 		for _, id := range g.params {
-			p := &x.params[id]
+			p := &s.x.params[id]
 			if p.t.leaf == 0 {
 				continue
 			}
@@ -368,9 +419,15 @@ func (s *fsdp2) makeState(o *optimizer) {
 				n = ceilDiv(p.t.n, s.ranks)
 				rows = 1
 			}
-			for _, b := range o.states(n, rows, p.cols, s.local) {
-				x.alloc(b)
-			}
+			ps = append(ps, &parameter{t: tensor{n: n, dt: s.local}, gdt: s.local, rows: rows, cols: p.cols})
 		}
+	}
+	return ps
+}
+
+// step plays the optimizer's step on the shards.
+func (s *fsdp2) step(o *optimizer, first bool) {
+	if !s.host {
+		s.x.step(o, s.shards(), first)
 	}
 }

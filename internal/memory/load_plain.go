@@ -18,6 +18,25 @@ type plainLoader struct {
 	rank    int64
 	dropout float64
 	adt     dtype // of adapters
+	dora    bool
+	// compiled: quantised matrices are expanded within a compiled region.
+	compiled bool
+}
+
+// pair makes the adapter of a matrix; param makes each of its parameters.
+func (ld *plainLoader) pair(mod *model.Module, in, out int64, param func(name string, n, rows, cols int64) tensor) *adapter {
+	l := &adapter{rank: ld.rank, dropout: ld.dropout, style: ld.style, dora: ld.dora}
+	l.a = param(mod.Name+".lora_A", in*ld.rank, ld.rank, in)
+	l.b = param(mod.Name+".lora_B", ld.rank*out, out, ld.rank)
+	if ld.dora {
+		l.magnitude = param(mod.Name+".lora_magnitude", out, 1, out)
+	}
+	return l
+}
+
+// adapts reports whether a module gets an adapter.
+func (ld *plainLoader) adapts(p place) bool {
+	return ld.adapt != nil && p.mod.Kind == model.Linear && ld.adapt(p)
 }
 
 // newParam makes a parameter of n elements.
@@ -62,7 +81,7 @@ func (ld *plainLoader) matrix(x *machine, p place, copies int64) *matrix {
 	undo := x.as(Weights, "weights")
 	switch {
 	case ld.quant != 0 && p.layer >= 0 && mod.Kind == model.Linear:
-		m.quant = &quantized{kind: ld.quant, compute: ld.compute}
+		m.quant = &quantized{kind: ld.quant, compute: ld.compute, compiled: ld.compiled}
 		for range copies {
 			for i, b := range ld.quant.storedBytes(in, out) {
 				st := x.alloc(b)
@@ -84,11 +103,11 @@ func (ld *plainLoader) matrix(x *machine, p place, copies int64) *matrix {
 			m.biased = true
 		}
 	}
-	if ld.adapt != nil && mod.Kind == model.Linear && ld.adapt(p) {
+	if ld.adapts(p) {
 		x.item = x.items.id(Weights, "adapters")
-		m.lora = &adapter{rank: ld.rank, dropout: ld.dropout, style: ld.style}
-		m.lora.a = x.newParam(mod.Name+".lora_A", in*ld.rank, ld.rank, in, ld.adt, true)
-		m.lora.b = x.newParam(mod.Name+".lora_B", ld.rank*out, out, ld.rank, ld.adt, true)
+		m.lora = ld.pair(mod, in, out, func(name string, n, rows, cols int64) tensor {
+			return x.newParam(name, n, rows, cols, ld.adt, true)
+		})
 	}
 	undo()
 	return m

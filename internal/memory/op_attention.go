@@ -105,8 +105,9 @@ func (x *machine) ropeComplex(q tensor, table tensor) tensor {
 	return out
 }
 
-// ropePacked is torchtune's Llama3ScaledRoPE on packed samples: the table is
-// gathered by position for each call (and saved), the rotation is in float32.
+// ropePacked is torchtune's Llama3ScaledRoPE: on packed samples the table is
+// gathered by position for each call (and saved), else it is a view of the cache,
+// and takes nothing; the rotation is in float32.
 // Source: torchtune models/llama3_1/_position_embeddings.py.
 func (x *machine) ropePacked(q tensor, table int64) tensor {
 	n, d := q.n, q.dt

@@ -6,6 +6,8 @@ type quantized struct {
 	kind quantKind
 	// compute is the dtype that the matrix is expanded to.
 	compute dtype
+	// compiled: it is expanded within a compiled region.
+	compiled bool
 }
 
 // quantKind is a way to store a base matrix.
@@ -16,13 +18,15 @@ const (
 	quantNF4Double                      // the scales in 8 bits too
 	quantGPTQ                           // 4 bits, groups of 128
 	quantInt8                           // LLM.int8
+	quantAO                             // torchao's NF4Tensor, scales in 8 bits
 )
 
 // storedBytes returns the allocations that hold a matrix of in×out: the packed
 // values first, then scales and tables.
 // Source: bitsandbytes functional.py, quantize_4bit (block size 64, nested
 // blocks of 256, code tables of 16 and 256 float32); GPTQ checkpoints: int32
-// qweight, qzeros and g_idx, float16 scales.
+// qweight, qzeros and g_idx, float16 scales; torchao quantization/quantize_/
+// workflows/nf4/nf4_tensor.py, NF4Tensor.from_tensor.
 func (k quantKind) storedBytes(in, out int64) []int64 {
 	n := in * out
 	switch k {
@@ -36,6 +40,9 @@ func (k quantKind) storedBytes(in, out int64) []int64 {
 		return []int64{n / 2, groups * out / 2, groups * out * 2, in * 4}
 	case quantInt8:
 		return []int64{n, out * 4}
+	case quantAO:
+		blocks := n / 64
+		return []int64{n / 2, blocks, (blocks + 255) / 256 * 2, 2}
 	}
 	return []int64{2 * n}
 }
@@ -46,6 +53,10 @@ type adapter struct {
 	rank    int64
 	dropout float64
 	style   adapterStyle
+	// dora: the sum of base and pair is scaled to magnitude, one number for each
+	// output.
+	dora      bool
+	magnitude tensor
 }
 
 // adapterStyle is the code that runs an adapter.
@@ -56,6 +67,7 @@ const (
 	adapterBnb4                      // peft on bitsandbytes' Linear4bit
 	adapterGPTQ                      // peft on a GPTQ QuantLinear
 	adapterInt8                      // peft on Linear8bitLt
+	adapterTune                      // torchtune's LoRALinear
 )
 
 // expand makes the 16-bit copy of a quantised matrix that a product reads.
@@ -69,8 +81,34 @@ func (x *machine) expand(q *quantized, n int64) tensor {
 		w := x.tensor(n, q.compute)
 		x.drop(scales)
 		return w
+	case quantAO:
+		if !q.compiled {
+			return x.expandAO(q, n)
+		}
 	}
 	return x.tensor(n, q.compute)
+}
+
+// expandAO is NF4Tensor.get_original_weight, operation by operation: the two
+// halves of each byte become 64-bit indices, and all of it lives until the
+// function returns.
+func (x *machine) expandAO(q *quantized, n int64) tensor {
+	half, d := n/2, q.compute
+	indices := []tensor{x.tensor(half, i64), x.tensor(half, i64)}
+	values := []tensor{x.tensor(half, d), x.tensor(half, d)}
+	scales := x.tensor(n/64, d)
+	var scaled []tensor
+	for range 2 {
+		repeated := x.tensor(half, d)
+		scaled = append(scaled, x.tensor(half, d))
+		x.drop(repeated)
+	}
+	w := x.tensor(n, d)
+	x.drop(indices...)
+	x.drop(values...)
+	x.drop(scaled...)
+	x.drop(scales)
+	return w
 }
 
 // baseLinear is the product with a quantised base. The input is not saved: the
@@ -142,6 +180,9 @@ func (x *machine) adapted(t tensor, m *matrix, result tensor) tensor {
 	x.drop(d)
 	high := x.linear(low, &matrix{w: l.b, in: l.rank, out: m.out})
 	x.drop(low)
+	if l.dora {
+		return x.decomposed(result, high, in, m)
+	}
 	if l.style == adapterBnb4 || l.style == adapterInt8 {
 		s := x.scale(high)
 		x.drop(high)
@@ -166,6 +207,46 @@ func (x *machine) adapted(t tensor, m *matrix, result tensor) tensor {
 	x.drop(result, s)
 	c := x.cast(sum, out)
 	x.drop(sum, in)
+	return c
+}
+
+// decomposed is what DoRA makes of the results of base and pair: both are scaled
+// by the magnitude over the norm of the weight that they amount to, for which
+// that weight is written out, with an identity as the pair's input. It takes its
+// tensors over.
+// Source: peft tuners/lora/dora.py, DoraLinearLayer.forward and get_weight_norm;
+// torchtune modules/peft/dora.py, DoRALinear.forward.
+func (x *machine) decomposed(result, high, in tensor, m *matrix) tensor {
+	l, to, n := m.lora, result.dt, m.in*m.out
+	old := x.grad
+	x.grad = false
+	eye := x.tensor(m.in*m.in, in.dt)
+	low, product := x.tensor(m.in*l.rank, in.dt), x.tensor(n, in.dt)
+	w := none()
+	switch {
+	case m.quant != nil:
+		w = x.expand(m.quant, n)
+	case m.w.dt != in.dt:
+		w = x.tensor(n, in.dt)
+	}
+	scaled := x.tensor(n, in.dt)
+	sum := x.tensor(n, in.dt)
+	x.drop(scaled)
+	x.scratch(in.dt.size(m.out))
+	x.drop(sum, w, product, low, eye)
+	x.grad = old
+	factor := x.scale(l.magnitude)
+	base := x.mulWeight(result, factor, m.out)
+	part := x.mulWeight(high, factor, m.out)
+	x.drop(high, factor)
+	s := x.scale(part)
+	x.drop(part)
+	extra := x.add(base, s)
+	x.drop(base, s)
+	out := x.add(result, extra)
+	x.drop(result, extra, in)
+	c := x.cast(out, to)
+	x.drop(out)
 	return c
 }
 

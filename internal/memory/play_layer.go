@@ -160,6 +160,7 @@ type player struct {
 	workspaces     int
 	ends           []int64 // allocated after each iteration
 	forwardOnly    bool    // nothing follows the forward pass
+	gathersRope    bool    // rotary tables are gathered by position, for packed samples
 
 	noGrad    bool       // the forward pass is not recorded
 	lossAlone bool       // nothing else is wanted of it
@@ -338,9 +339,13 @@ func (p *player) rotate(q, k tensor) (tensor, tensor) {
 		x.drop(k)
 		return a, b
 	case ropeTune:
-		a := x.ropePacked(q, p.tokens()*p.headDim())
+		table := int64(0)
+		if p.gathersRope {
+			table = p.tokens() * p.headDim()
+		}
+		a := x.ropePacked(q, table)
 		x.drop(q)
-		b := x.ropePacked(k, p.tokens()*p.headDim())
+		b := x.ropePacked(k, table)
 		x.drop(k)
 		return a, b
 	case ropeMeta:

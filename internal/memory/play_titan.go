@@ -47,8 +47,7 @@ func prepareTitan(x *machine, w *workload.Workload, lib library) (*titan, error)
 	}
 	o.gpuSteps = o.impl == implFused
 	t.opt = o
-	t.s = &fsdp2{x: x, ranks: w.Parallel.Data * w.Parallel.Context, param: bf16, reduce: f32, local: f32, pending: noStorage, reduceInput: noStorage}
-	t.s.keepInput = w.Version("torch") == "" || !before(w.Version("torch"), "2.6")
+	t.s = newFSDP2(x, w, w.Parallel.Data*w.Parallel.Context, bf16, f32, f32)
 	ld := newGroupLoader(t.s)
 	ld.ends = lib.groupedEnds
 	ld.eight = w.Has("fp8-all-gather")
@@ -133,9 +132,7 @@ func (t *titan) step1(it int) {
 	x.grad = false
 	x.endTape(outer)
 	x.begin(Step, "optimizer step", it)
-	if it == 0 {
-		t.s.makeState(&t.opt)
-	}
+	t.s.step(&t.opt, it == 0)
 	x.drop(ids, labels)
 }
 

@@ -5,44 +5,53 @@ import (
 	"unoom/internal/workload"
 )
 
-// tune plays torchtune's full_finetune_single_device recipe: weights, gradients
-// and states in one 16-bit type, packed sequences, layers that may be compiled
-// and recomputed one by one.
+// tune plays torchtune's recipes for full fine-tuning and for adapters, on one
+// device or with FSDP2 on several: everything in one 16-bit type, layers that may
+// be compiled and recomputed one by one.
 // Source: pytorch/torchtune 1814feb17 (November 2024) recipes/
-// full_finetune_single_device.py and torchtune/modules.
+// full_finetune_single_device.py, full_finetune_distributed.py,
+// lora_finetune_single_device.py, lora_finetune_distributed.py and
+// torchtune/modules.
 type tune struct {
 	player
 	w       *workload.Workload
 	offload bool // inputs of recomputed layers wait in host memory
+	shards  *fsdp2
+	groups  *groupLoader
 }
 
 func prepareTune(x *machine, w *workload.Workload, lib library) (*tune, error) {
 	t := &tune{w: w, offload: w.Offload == workload.OffloadActivations || w.Offload == workload.OffloadOptimizerAct}
 	t.player = player{x: x, lib: lib, batch: w.MicroBatch, seq: w.Seq, accumulation: int(w.Accumulation)}
+	p := w.Parallel
 	switch {
 	case w.Model.Family != model.Decoder:
 		return nil, &NotModelled{"the family " + string(w.Model.Family) + " in torchtune"}
-	case w.Parallel.World > 1:
-		return nil, &NotModelled{"several GPUs in torchtune"}
-	case w.Method != workload.Full:
+	case lacking(w) != "":
+		return nil, &NotModelled{lacking(w) + " in torchtune"}
+	case p.Tensor*p.Pipeline*p.Context > 1:
+		return nil, &NotModelled{"tensor, pipeline or context parallelism in torchtune"}
+	case p.World > 1 && w.Sharding != workload.FSDP2 && w.Sharding != workload.FSDP:
+		return nil, &NotModelled{"sharding " + string(w.Sharding) + " in torchtune"}
+	case w.Method != workload.Full && !w.Method.Adapted():
 		return nil, &NotModelled{"the method " + string(w.Method) + " in torchtune"}
+	case w.Objective != workload.NextToken:
+		return nil, &NotModelled{"the objective " + string(w.Objective) + " in torchtune"}
 	}
-	// With packed samples the mask is a block mask, and the kernel FlexAttention's:
-	// like the memory-efficient one it accumulates nothing in float32.
-	t.lib.attn = attnEfficient
-	t.lib.norm, t.lib.rope, t.lib.repeatKV, t.lib.sharedRope = normEager, ropeTune, true, true
+	t.chooseAttention()
+	t.lib.norm, t.lib.rope, t.lib.sharedRope = normEager, ropeTune, true
 	t.cublas = cublasWorkspace(w.GPU)
 	t.checkpointed = w.Checkpointing == workload.FullCheckpoint
-	ld := &plainLoader{train: func(place) bool { return true }}
+	ld := &plainLoader{train: func(place) bool { return !w.Method.Adapted() }, compiled: w.Compile}
 	t.choosePrecision(w, ld)
 	t.amp = f32
+	t.chooseAdapters(ld)
 	o, err := optimizerOf(w, t.lib.adam)
 	if err != nil {
 		return nil, err
 	}
 	t.opt = o
-	one := func(*model.Module) int64 { return 1 }
-	t.net = x.load(w.Model, ld, func(int, int) bool { return true }, func(string) bool { return true }, one)
+	t.load(ld)
 	if w.Compile {
 		for _, b := range t.net.stacks[0].blocks {
 			if why := uncompilable(b); why != "" {
@@ -54,12 +63,70 @@ func prepareTune(x *machine, w *workload.Workload, lib library) (*tune, error) {
 	x.alloc(f32.size(w.Seq * t.headDim())) // the rotary cache
 	undo()
 	t.cos, t.sin = none(), none()
-	if o.inBackward {
+	if o.inBackward && t.shards == nil {
 		for i := range x.params {
 			x.params[i].after = t.stepOne
 		}
 	}
 	return t, nil
+}
+
+// chooseAttention: with packed samples the mask is a block mask, and the kernel
+// FlexAttention's: like the memory-efficient one it accumulates nothing in
+// float32. Without, there is no mask. Keys and values are expanded to all heads.
+// Source: torchtune modules/attention_utils.py, _sdpa_or_flex_attention, and
+// modules/attention.py, MultiHeadAttention.forward.
+func (t *tune) chooseAttention() {
+	t.gathersRope = !t.w.Has("variable-length") && t.w.Options["packed"] != "false"
+	t.lib.attn, t.lib.repeatKV = attnEfficient, true
+	if !t.gathersRope && t.w.Precision != workload.FP32 && (t.w.GPU.Compute == 0 || t.w.GPU.Compute >= 80) {
+		t.lib.attn = attnFlash
+	}
+}
+
+// chooseAdapters: pairs are in the dtype of training, and of the base the linear
+// modules of layers are quantised.
+// Source: torchtune modules/peft/lora.py, LoRALinear; modules/low_precision/
+// nf4_linear.py, FrozenNF4Linear.
+func (t *tune) chooseAdapters(ld *plainLoader) {
+	w := t.w
+	if !w.Method.Adapted() {
+		return
+	}
+	ld.rank, ld.dropout, ld.adt, ld.style = w.Adapter.Rank, w.Adapter.Dropout, ld.dt, adapterTune
+	ld.dora = w.Method == workload.DoRA || w.Method == workload.QDoRA
+	ld.adapt = func(p place) bool { return p.layer >= 0 && targeted(w.Adapter.Targets, p.mod) }
+	if w.Base != workload.NotQuantised || w.Method == workload.QLoRA || w.Method == workload.QDoRA {
+		ld.quant = quantAO
+	}
+}
+
+// load builds the weights: whole, or in one FSDP2 group for each layer. The
+// configurations of full fine-tuning set the embedding and the head apart, with
+// custom_sharded_layers.
+func (t *tune) load(ld *plainLoader) {
+	x, w := t.x, t.w
+	all, ends := func(int, int) bool { return true }, func(string) bool { return true }
+	one := func(*model.Module) int64 { return 1 }
+	if w.Parallel.World <= 1 {
+		t.net = x.load(w.Model, ld, all, ends, one)
+		return
+	}
+	ranks := w.Parallel.Data
+	if w.Parallel.Shard > 0 {
+		ranks = w.Parallel.Shard
+	}
+	t.shards = newFSDP2(x, w, ranks, ld.dt, ld.dt, ld.dt)
+	t.shards.host = w.Offload == workload.OffloadParams
+	t.groups = newGroupLoader(t.shards)
+	t.groups.plainLoader = *ld
+	t.groups.ends = !w.Method.Adapted() && !w.Model.TiedHead
+	t.net = x.load(w.Model, t.groups, all, ends, one)
+	after := w.ReshardAfterForward
+	if after == "" {
+		after = "always" // but for the root
+	}
+	t.groups.finish(after)
 }
 
 // stepOne is the hook of an optimizer in backward.
@@ -79,7 +146,11 @@ func (t *tune) train(iterations int) {
 			t.microBatch(it)
 		}
 		x.begin(Step, "optimizer step", it)
-		if !t.opt.inBackward {
+		switch {
+		case t.shards != nil:
+			t.shards.step(&t.opt, it == 0)
+			t.shards.dropGrads()
+		case !t.opt.inBackward:
 			var ps []*parameter
 			for i := range x.params {
 				if x.params[i].grad >= 0 {
@@ -104,45 +175,65 @@ func (t *tune) microBatch(it int) {
 	t.workspace(mainThread)
 	outer := x.newTape()
 	x.grad = true
-	loss := t.forward(ids, labels)
+	loss := none()
+	if t.shards != nil {
+		loss = t.shards.forward(t.groups.root, ids, func(ids tensor) tensor { return t.forward(ids, labels) })
+	} else {
+		loss = t.forward(ids, labels)
+	}
 	x.begin(Backward, "backward", it)
 	t.workspace(autogradThread)
 	x.backward(loss, x.make(1, f32))
+	if t.shards != nil {
+		t.shards.finish()
+	}
 	x.drop(loss, ids, labels, positions)
 	x.grad = false
 	x.endTape(outer)
+}
+
+// grouped runs a part of the model in its FSDP2 group, if there are any.
+func (t *tune) grouped(g func(*groupLoader) *group, in tensor, body func(tensor) tensor) tensor {
+	if t.shards == nil {
+		return body(in)
+	}
+	return t.shards.around(g(t.groups), in, body)
 }
 
 // forward is TransformerDecoder.forward and the recipe's loss.
 func (t *tune) forward(ids, labels tensor) tensor {
 	x := t.x
 	undo := x.as("", "embedding")
-	h := x.embedding(ids, t.net.embed.weight(), t.net.embed.out)
+	h := t.grouped(func(ld *groupLoader) *group { return ld.embed }, ids, func(ids tensor) tensor {
+		return x.embedding(ids, t.net.embed.weight(), t.net.embed.out)
+	})
 	undo()
-	for _, b := range t.net.stacks[0].blocks {
+	for i, b := range t.net.stacks[0].blocks {
 		layer := func(in tensor) tensor { return t.decoderLayer(b, in) }
 		if t.w.Compile {
 			layer = func(in tensor) tensor { return t.compiledLayer(b, in) }
 		}
-		out := none()
+		body := layer
 		switch {
 		case t.checkpointed && t.offload:
-			out = x.offloaded(h, layer)
+			body = func(in tensor) tensor { return x.offloaded(in, layer) }
 		case t.checkpointed:
-			out = x.checkpoint(h, nil, nil, layer)
-		default:
-			out = layer(h)
+			body = func(in tensor) tensor { return x.checkpoint(in, nil, nil, layer) }
 		}
+		out := t.grouped(func(ld *groupLoader) *group { return ld.layers[i] }, h, body)
 		x.drop(h)
 		h = out
 	}
-	n := t.norm(h, t.net.stacks[0].final)
+	out := t.grouped(func(ld *groupLoader) *group { return ld.head }, h, func(h tensor) tensor {
+		n := t.norm(h, t.net.stacks[0].final)
+		x.begin(Loss, "loss", t.iteration)
+		defer x.as("", "logits and loss")()
+		loss := t.loss(n, labels)
+		x.drop(n)
+		return loss
+	})
 	x.drop(h)
-	x.begin(Loss, "loss", t.iteration)
-	defer x.as("", "logits and loss")()
-	loss := t.loss(n, labels)
-	x.drop(n)
-	return loss
+	return out
 }
 
 // loss is the head and CrossEntropyLoss on float32 logits, or

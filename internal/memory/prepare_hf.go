@@ -169,6 +169,7 @@ func (p *player) chooseBase(w *workload.Workload, ld *plainLoader) {
 		return
 	}
 	ld.rank, ld.dropout, ld.adt = w.Adapter.Rank, w.Adapter.Dropout, f32
+	ld.dora = w.Method == workload.DoRA || w.Method == workload.QDoRA
 	if ld.dropout == 0 && p.lib.loraDropout {
 		ld.dropout = defaultLoRADropout
 	}

@@ -1,9 +1,5 @@
 package memory
 
-import (
-	"unoom/internal/model"
-)
-
 // zero3 is DeepSpeed's optimizer of stage 3: weights are shared out as well and
 // gathered parameter by parameter before a module runs.
 // Source: DeepSpeed 0.14.4 runtime/zero/stage3.py and
@@ -201,10 +197,10 @@ func (ld *zero3Loader) matrix(x *machine, p place, copies int64) *matrix {
 		m.bias = ld.param(x, p, mod.Name+".bias", mod.Out, 1, mod.Out, ld.dt, ld.train(p))
 		m.biased = true
 	}
-	if ld.adapt != nil && mod.Kind == model.Linear && ld.adapt(p) {
-		m.lora = &adapter{rank: ld.rank, dropout: ld.dropout, style: ld.style}
-		m.lora.a = ld.param(x, p, mod.Name+".lora_A", mod.In*ld.rank, ld.rank, mod.In, ld.adt, true)
-		m.lora.b = ld.param(x, p, mod.Name+".lora_B", mod.Out*ld.rank, mod.Out, ld.rank, ld.adt, true)
+	if ld.adapts(p) {
+		m.lora = ld.pair(mod, mod.In, mod.Out, func(name string, n, rows, cols int64) tensor {
+			return ld.param(x, p, name, n, rows, cols, ld.adt, true)
+		})
 	}
 	return m
 }
