@@ -15,6 +15,8 @@ func (p *player) save(w *workload.Workload) {
 	switch {
 	case w.Save == workload.SaveMerged:
 		p.merge()
+	case p.shards != nil:
+		x.unplayed = append(x.unplayed, "saving under FSDP2")
 	case p.fsdp != nil:
 		p.fsdp.stateDict(w.Save)
 		if w.Save != workload.SaveSharded {
@@ -171,6 +173,10 @@ func (p *player) resume(w *workload.Workload) {
 	defer x.as(Temporaries, "loaded checkpoint")()
 	if p.fsdp != nil {
 		p.fsdp.loadStateDict(w.Save)
+		return
+	}
+	if p.shards != nil {
+		x.unplayed = append(x.unplayed, "resuming under FSDP2")
 		return
 	}
 	if p.zero != nil {

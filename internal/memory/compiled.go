@@ -263,16 +263,21 @@ func (p *player) compiledRest(b *block, ctx, in tensor) tensor {
 
 // compiledCrossEntropy is cross_entropy under torch.compile on logits that were
 // made outside: they are saved with two numbers for each row. Backward writes
-// the sparse gradient before it is joined with the softmax.
-// Source: torch/_inductor lowerings of nll_loss_backward (scatter) and
-// _log_softmax_backward_data.
+// their gradient in one kernel, since torch 2.5 without the sparse gradient of
+// the losses; with float32 logits published peaks (torchtune 0.4) still have room
+// for that one, with 16-bit ones (torchtitan of November 2024) they have none.
+// Source: pytorch pull request 129043, scatter_upon_const_tensor;
+// torch/_inductor lowerings of _log_softmax_backward_data.
 func (x *machine) compiledCrossEntropy(logits, labels tensor, rows int64) tensor {
 	n, d := logits.n, logits.dt
 	stats := x.tensor(2*rows, f32)
 	loss := x.op(1, f32, []tensor{logits}, []tensor{logits, labels, stats}, false, func(f *frame) {
-		sparse := f.x.make(n, f32)
+		sparse := int32(noStorage)
+		if d == f32 {
+			sparse = f.x.alloc(d.size(n))
+		}
 		g := f.x.make(n, d)
-		f.x.release(sparse.st)
+		f.x.release(sparse)
 		f.send(0, g)
 	})
 	x.drop(stats)

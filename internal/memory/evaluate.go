@@ -131,9 +131,7 @@ func (p *player) evaluateBatch(previous []tensor) (batch, outputs []tensor) {
 	batch, loss, outputs, outer := p.forward(previous, "evaluation")
 	x.endTape(outer)
 	x.drop(loss)
-	if p.fsdp != nil {
-		p.fsdp.finish()
-	}
+	p.endPass()
 	if p.zero3 != nil {
 		p.zero3.endBackward(true)
 	}
@@ -162,9 +160,7 @@ func (p *player) evaluateWithGraph() {
 	x.drop(batch...)
 	x.params = x.params[:params]
 	x.grad = false
-	if p.fsdp != nil {
-		p.fsdp.finish()
-	}
+	p.endPass()
 	if p.zero3 != nil {
 		p.zero3.endBackward(true)
 	}
@@ -423,12 +419,8 @@ func (p *player) causalStep(ids tensor, beams bool) {
 			x.drop(h)
 			return logits
 		}
-		if p.fsdp != nil {
-			p.fsdp.forward(p.rootUnit, ids, body)
-			p.fsdp.finish()
-			return
-		}
-		body(ids)
+		p.rooted(ids, body)
+		p.endPass()
 	}
 	if p.amp != f32 {
 		x.autocast(p.amp, run)

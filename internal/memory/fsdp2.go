@@ -12,8 +12,9 @@ import (
 type group struct {
 	params  []int32 // indices of parameters
 	full    []int32 // their unsharded storages, objects without memory while sharded
-	n       int64   // elements of all of them, padded to the ranks
-	gathers int64   // bytes of an all-gather of them
+	n       int64   // elements of those that are trained, padded to the ranks
+	gathers int64   // bytes of an all-gather of all
+	casts   int64   // bytes of this rank's part that are made for it first
 	open    bool
 	keep    bool // not resharded after forward
 	root    bool
@@ -65,8 +66,8 @@ func (s *fsdp2) unshard(g *group) {
 	x.stream = streamGather
 	// Shards are cast (and copied from the host) before the buffer is filled.
 	var casts []int32
-	if s.local != s.param || s.host {
-		casts = append(casts, x.alloc(g.gathers/s.ranks))
+	if g.casts > 0 {
+		casts = append(casts, x.alloc(g.casts))
 	}
 	g.gather = gradient{st: x.alloc(g.gathers), n: g.gathers, dt: u8, ok: true}
 	for _, c := range casts {
@@ -236,12 +237,14 @@ type groupLoader struct {
 	head        *group // with the last norm; nil: in root
 	layers      []*group
 	index       map[[2]int]int
-	ends        bool // embed and head are groups
-	eight       bool // matrices of layers are gathered, and kept, in 8 bits
+	ends        bool  // embed and head are groups
+	eight       bool  // matrices of layers are gathered, and kept, in 8 bits
+	frozen      dtype // of shards of what is not trained
+	whole       bool  // every rank has the quantised base
 }
 
 func newGroupLoader(s *fsdp2) *groupLoader {
-	return &groupLoader{plainLoader: plainLoader{train: func(place) bool { return true }}, s: s, root: &group{root: true, keep: true, grad: noStorage}, index: map[[2]int]int{}}
+	return &groupLoader{frozen: s.local, plainLoader: plainLoader{train: func(place) bool { return true }}, s: s, root: &group{root: true, keep: true, grad: noStorage}, index: map[[2]int]int{}}
 }
 
 func (ld *groupLoader) groupOf(p place) *group {
@@ -281,8 +284,12 @@ func (ld *groupLoader) shared(p place, name string, n, rows, cols int64, train b
 	if rows == 1 {
 		own = ceilDiv(n, s.ranks)
 	}
+	local := s.local
+	if !train {
+		local = ld.frozen
+	}
 	if !s.host {
-		x.alloc(s.local.size(own))
+		x.alloc(local.size(own))
 	}
 	undo()
 	d := s.param
@@ -291,6 +298,9 @@ func (ld *groupLoader) shared(p place, name string, n, rows, cols int64, train b
 	}
 	full := x.emptyStorage(d.size(own*s.ranks), "unsharded weights")
 	g.gathers += d.size(own * s.ranks)
+	if local != s.param || s.host {
+		g.casts += d.size(own)
+	}
 	t := x.register(name, tensor{st: full, n: n, dt: s.param}, rows, cols, train)
 	g.params = append(g.params, int32(len(x.params)-1))
 	g.full = append(g.full, full)
@@ -306,20 +316,26 @@ func (ld *groupLoader) shared(p place, name string, n, rows, cols int64, train b
 // NF4Tensor.fsdp_pre_all_gather.
 func (ld *groupLoader) packed(p place, in, out, copies int64) tensor {
 	s, g := ld.s, ld.groupOf(p)
+	defer s.x.as(Weights, "weight shards")()
 	var first tensor
 	for range copies {
 		for i, b := range ld.quant.storedBytes(in, out) {
-			own := ceilDiv(b, s.ranks)
-			if !s.host {
-				undo := s.x.as(Weights, "weight shards")
-				s.x.alloc(own)
-				undo()
+			var st int32
+			if ld.whole || i > 0 && ld.quant != quantAO { // bitsandbytes' scales are no parameters
+				st = s.x.alloc(b)
+			} else {
+				own := ceilDiv(b, s.ranks)
+				if s.host {
+					g.casts += own
+				} else {
+					s.x.alloc(own)
+				}
+				st = s.x.emptyStorage(own*s.ranks, "unsharded weights")
+				g.gathers += own * s.ranks
+				g.full = append(g.full, st)
 			}
-			full := s.x.emptyStorage(own*s.ranks, "unsharded weights")
-			g.gathers += own * s.ranks
-			g.full = append(g.full, full)
 			if i == 0 {
-				first = tensor{st: full, n: b, dt: u8}
+				first = tensor{st: st, n: b, dt: u8}
 			}
 		}
 	}

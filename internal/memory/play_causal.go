@@ -4,20 +4,21 @@ package memory
 // with labels, up to the loss. It returns the loss and what the model's output
 // object refers to.
 func (p *player) causalForward(ids, labels tensor, checkpointed bool) (loss tensor, outputs []tensor) {
-	if p.fsdp != nil {
-		loss = p.fsdp.forward(p.rootUnit, ids, func(ids tensor) tensor {
-			var l tensor
-			l, outputs = p.causalModel(ids, labels, checkpointed)
-			return l
-		})
-		return loss, outputs
-	}
-	return p.causalModel(ids, labels, checkpointed)
+	loss = p.rooted(ids, func(ids tensor) tensor {
+		var l tensor
+		l, outputs = p.causalModel(ids, labels, checkpointed)
+		return l
+	})
+	return loss, outputs
 }
 
 func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor, outputs []tensor) {
 	h := p.causalHidden(ids, checkpointed)
-	loss, outputs = p.causalLoss(h, labels)
+	loss = p.grouped(func(ld *groupLoader) *group { return ld.head }, h, func(h tensor) tensor {
+		var l tensor
+		l, outputs = p.causalLoss(h, labels)
+		return l
+	})
 	p.x.drop(h)
 	return loss, outputs
 }
@@ -26,7 +27,7 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 func (p *player) causalHidden(ids tensor, checkpointed bool) tensor {
 	x := p.x
 	st := p.net.stacks[0]
-	h := p.causalEmbeddings(ids)
+	h := p.grouped(func(ld *groupLoader) *group { return ld.embed }, ids, p.causalEmbeddings)
 	rotary := p.lib.sharedRope && p.headDim() > 0
 	var held []tensor
 	if rotary {
@@ -39,6 +40,9 @@ func (p *player) causalHidden(ids tensor, checkpointed bool) tensor {
 			if p.zero3 != nil {
 				return func(in tensor) tensor { return p.zero3.forward(p.zero3.units[i], in, body) }
 			}
+			if p.shards != nil {
+				return func(in tensor) tensor { return p.shards.forward(p.groups.layers[i], in, body) }
+			}
 			if p.fsdp == nil {
 				return body
 			}
@@ -49,13 +53,13 @@ func (p *player) causalHidden(ids tensor, checkpointed bool) tensor {
 			switch {
 			case !checkpointed:
 				return body
-			case p.lib.reentrant:
+			case p.lib.reentrant && p.shards == nil:
 				return func(in tensor) tensor { return x.checkpointReentrant(in, held, body) }
 			}
 			return func(in tensor) tensor { return x.checkpoint(in, held, nil, body) }
 		}
 		body := recomputed(sharded(layer))
-		if p.lib.shardOutside {
+		if p.lib.shardOutside || p.shards != nil {
 			body = sharded(recomputed(layer))
 		}
 		out := body(h)

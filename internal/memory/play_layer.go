@@ -35,6 +35,9 @@ type library struct {
 	// stay so.
 	kbitNormsOnly bool
 	adam          optimizerImpl
+	// fsdp2FrozenFloat: under mixed precision FSDP2 turns frozen weights into
+	// float32 too.
+	fsdp2FrozenFloat bool
 	// fsdpUpcast: FSDP turns trained 16-bit weights into float32.
 	fsdpUpcast bool
 	// zeroOverlap: DeepSpeed reduces gradients beside backward, in two buckets;
@@ -69,6 +72,8 @@ type library struct {
 	// chunkedHead: the head runs with the loss on pieces of the sequence, each
 	// with its backward.
 	chunkedHead bool
+	// compiledLoss: torch.compile covers the loss too.
+	compiledLoss bool
 	// floatInModel: the model returns float32 logits (else the loss casts them).
 	floatInModel bool
 	// evalCache: a forward pass of an evaluation keeps keys and values, as if it
@@ -148,6 +153,8 @@ type player struct {
 	fsdp     *fsdp1 // nil: none
 	units    []*unit
 	rootUnit *unit
+	shards   *fsdp2 // nil: none
+	groups   *groupLoader
 	zero     stateSharder // nil: none
 	zero3    *zero3       // where it gathers weights
 

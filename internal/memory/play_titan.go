@@ -143,7 +143,10 @@ func (t *titan) loss(pred, labels tensor) tensor {
 	x.begin(Loss, "loss", t.iteration)
 	defer x.as("", "logits and loss")()
 	vocab := t.w.Model.Vocab / t.ways // the loss is parallel too
-	if t.w.Loss != workload.LossChunked {
+	switch {
+	case t.w.Loss != workload.LossChunked && t.w.Compile && t.lib.compiledLoss:
+		return x.compiledCrossEntropy(pred, labels, t.tokens())
+	case t.w.Loss != workload.LossChunked:
 		up := x.cast(pred, f32)
 		l := x.crossEntropy(up, labels, t.tokens(), vocab)
 		x.drop(up)

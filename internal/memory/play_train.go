@@ -77,9 +77,7 @@ func (p *player) microBatch(previous []tensor, label string) []tensor {
 	if p.zero != nil {
 		p.zero.endBackward(p.lastMicro)
 	}
-	if p.fsdp != nil {
-		p.fsdp.finish()
-	}
+	p.endPass()
 	x.drop(loss)
 	if p.lib.keepLogits {
 		x.drop(outputs...)
@@ -158,6 +156,11 @@ func (p *player) optimize(first bool) {
 	x.begin(Step, "optimizer step", p.iteration)
 	if p.zero != nil {
 		p.zero.step()
+		return
+	}
+	if p.shards != nil {
+		p.shards.step(&p.opt, first)
+		p.shards.dropGrads()
 		return
 	}
 	var ps []*parameter

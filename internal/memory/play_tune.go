@@ -16,8 +16,6 @@ type tune struct {
 	player
 	w       *workload.Workload
 	offload bool // inputs of recomputed layers wait in host memory
-	shards  *fsdp2
-	groups  *groupLoader
 }
 
 func prepareTune(x *machine, w *workload.Workload, lib library) (*tune, error) {
@@ -119,7 +117,7 @@ func (t *tune) load(ld *plainLoader) {
 	t.shards = newFSDP2(x, w, ranks, ld.dt, ld.dt, ld.dt)
 	t.shards.host = w.Offload == workload.OffloadParams
 	t.groups = newGroupLoader(t.shards)
-	t.groups.plainLoader = *ld
+	t.groups.plainLoader, t.groups.frozen = *ld, ld.dt
 	t.groups.ends = !w.Method.Adapted() && !w.Model.TiedHead
 	t.net = x.load(w.Model, t.groups, all, ends, one)
 	after := w.ReshardAfterForward
@@ -175,29 +173,14 @@ func (t *tune) microBatch(it int) {
 	t.workspace(mainThread)
 	outer := x.newTape()
 	x.grad = true
-	loss := none()
-	if t.shards != nil {
-		loss = t.shards.forward(t.groups.root, ids, func(ids tensor) tensor { return t.forward(ids, labels) })
-	} else {
-		loss = t.forward(ids, labels)
-	}
+	loss := t.rooted(ids, func(ids tensor) tensor { return t.forward(ids, labels) })
 	x.begin(Backward, "backward", it)
 	t.workspace(autogradThread)
 	x.backward(loss, x.make(1, f32))
-	if t.shards != nil {
-		t.shards.finish()
-	}
+	t.endPass()
 	x.drop(loss, ids, labels, positions)
 	x.grad = false
 	x.endTape(outer)
-}
-
-// grouped runs a part of the model in its FSDP2 group, if there are any.
-func (t *tune) grouped(g func(*groupLoader) *group, in tensor, body func(tensor) tensor) tensor {
-	if t.shards == nil {
-		return body(in)
-	}
-	return t.shards.around(g(t.groups), in, body)
 }
 
 // forward is TransformerDecoder.forward and the recipe's loss.

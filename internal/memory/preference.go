@@ -18,7 +18,7 @@ func (p *player) prepareObjective(w *workload.Workload, ld *plainLoader) error {
 		return &NotModelled{"the objective " + string(o)}
 	case w.Model.Family != model.Decoder:
 		return &NotModelled{"the objective " + string(o) + " for this family"}
-	case p.fsdp != nil || p.zero3 != nil:
+	case p.fsdp != nil || p.shards != nil || p.zero3 != nil:
 		return &NotModelled{"the objective " + string(o) + " with weights that ranks share out"}
 	}
 	if w.Objective.Pairs() {

@@ -229,6 +229,8 @@ func (p *player) loadSharded(w *workload.Workload, ld *plainLoader) error {
 		p.net = x.load(w.Model, ld, all, ends, one)
 	case workload.ZeRO1, workload.ZeRO2, workload.ZeRO3:
 		return p.loadZero(w, ld)
+	case workload.FSDP2:
+		return p.loadFSDP2(w, ld)
 	case workload.FSDP:
 		s := &fsdp1{x: x, ranks: w.Parallel.Data, reduce: ld.dt, reshard: w.ReshardAfterForward != "never", prefetch: true, defers: w.Framework == workload.HFTrainer}
 		local := ld.dt

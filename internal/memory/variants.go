@@ -267,6 +267,8 @@ func (l *library) set(key, value string) error {
 			return fmt.Errorf("reduce_bucket: %q is not a number of elements", value)
 		}
 		l.reduceBucket = n
+	case "fsdp2_frozen_float":
+		return flag(&l.fsdp2FrozenFloat)
 	case "fsdp_upcast":
 		return flag(&l.fsdpUpcast)
 	case "layer_norm":
@@ -280,6 +282,8 @@ func (l *library) set(key, value string) error {
 		return flag(&l.keepLogits)
 	case "chunked_head":
 		return flag(&l.chunkedHead)
+	case "compiled_loss":
+		return flag(&l.compiledLoss)
 	case "float_in_model":
 		return flag(&l.floatInModel)
 	case "grouped_ends":

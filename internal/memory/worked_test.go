@@ -56,6 +56,23 @@ func TestWorkedTorchtune(t *testing.T) {
 	near(t, "as it is", estimated(t, w).Allocated.Mid, 60.0, 0.015)
 	w.Compile, w.Loss, w.Kernels.ChunkedLoss, w.Checkpointing = true, workload.LossChunked, 8, workload.FullCheckpoint
 	near(t, "compiled, checkpointed, chunked loss", estimated(t, w).Allocated.Mid, 24.9, 0.02)
+	w.Offload = workload.OffloadActivations
+	w.Adapter = workload.Adapter{Rank: 64, Targets: []string{"q_proj", "v_proj", "o_proj", "mlp"}} // of llama3_2/3B_lora_single_device.yaml
+	w.Method = workload.LoRA
+	near(t, "LoRA, inputs of layers on the host", estimated(t, w).Allocated.Mid, 8.5, 0.04)
+	w.Method, w.Base = workload.QLoRA, workload.NF4Double
+	near(t, "QLoRA, inputs of layers on the host", estimated(t, w).Allocated.Mid, 4.6, 0.07)
+}
+
+// torchtune's table of recipes, with the chunked loss of its configurations:
+// Llama-3.1-8B, two packed samples of 2,048 tokens, states of 8 bits in managed
+// memory, stepped in backward.
+func TestWorkedTorchtuneRecipe(t *testing.T) {
+	w := &workload.Workload{Model: published(t, "llama-3.1-8b"), Framework: workload.Torchtune, Method: workload.Full, Precision: workload.BF16, MicroBatch: 2, Seq: 2048, Accumulation: 1,
+		Attention: workload.SDPA, Checkpointing: workload.FullCheckpoint, Offload: workload.NoOffload, Sharding: workload.NoSharding, Compile: true, Loss: workload.LossChunked,
+		Optimizer: workload.Optimizer{Name: "paged_adamw_8bit", InBackward: true}, Versions: map[string]string{"torchtune": "0.4", "torch": "2.5"}, GPU: workload.GPU{Compute: 89},
+		Parallel: workload.Parallel{World: 1, Data: 1, Tensor: 1, Pipeline: 1, Context: 1, Expert: 1}}
+	near(t, "full", estimated(t, w).Allocated.Mid, 18.9, 0.01)
 }
 
 // torchtitan's report of December 2024: Llama-3.1-8B under FSDP2, two samples of

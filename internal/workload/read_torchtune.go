@@ -2,6 +2,7 @@ package workload
 
 import (
 	"path"
+	"regexp"
 	"strings"
 )
 
@@ -89,13 +90,46 @@ func (r *reader) torchtune(n *node) {
 	} else {
 		r.either(FieldCompile, n, "true", "false", "compile")
 	}
+	if packed, said := n.at("dataset.packed").truth(); !said || !packed {
+		r.out.Options["packed"] = "false"
+	}
 	if t := n0("tokenizer"); t != nil {
 		r.number(FieldSeq, t, "max_seq_len")
 		markAll(t)
 	}
-	r.notModelled(n, "quantizer", "teacher_model", "ref_checkpointer", "enable_fp8_training")
+	r.notModelled(n, "quantizer", "teacher_model", "ref_checkpointer", "base_model_path", "reward_and_value_model", "num_generations", "grpo_samples", "forward_batch_size", "enable_fp8_training")
 	r.quiet(n, "batch_size_val", "checkpointer", "tensor_parallel_plan", "clip_grad_norm", "metric_logger", "profiler", "dataset", "dataset_val", "log_level", "log_peak_memory_stats", "cudnn_deterministic_mode",
 		"data_parallel_replicate_dim", "save_adapter_weights_only", "low_cpu_ram", "fp8_recipe_name", "float8_recipe_name", "memory_efficient_fsdp_wrap", "lr_scheduler", "output_dir", "temp_dir", "name")
+}
+
+var tuneBuilder = regexp.MustCompile(`^([a-z_]+?)(\d*)(?:_(\d))?_((?:\d_)?\d+b|mini)(?:_(?:base|instruct|classifier|reward.*))?$`)
+
+// tuneModel names the model of one of torchtune's builders as it is published:
+// llama3_1_8b is llama-3.1-8b, qwen2_5_0_5b_instruct is qwen2.5-0.5b.
+func tuneModel(builder string) string {
+	m := tuneBuilder.FindStringSubmatch(builder)
+	if m == nil {
+		return strings.ReplaceAll(builder, "_", "-")
+	}
+	family, version, size := strings.ReplaceAll(m[1], "_", ""), m[2], strings.ReplaceAll(m[4], "_", ".")
+	if m[3] != "" {
+		version += "." + m[3]
+	}
+	switch {
+	case family == "codellama":
+		return "codellama-" + size
+	case family == "mistral":
+		return "mistral-" + size + "-v0.1"
+	case family == "phi" && version == "4":
+		return "phi-4"
+	case family == "llama" && version == "3.3":
+		return "llama-3.1-" + size // of the same sizes
+	case family == "qwen":
+		return family + version + "-" + size
+	case version == "":
+		return family + "-" + size
+	}
+	return family + "-" + version + "-" + size
 }
 
 // torchtuneModel reads the builder of the model: the checkpoint's folder names
@@ -112,7 +146,7 @@ func (r *reader) torchtuneModel(n *node) {
 		}
 	}
 	if _, ok := r.out.Settings[FieldModel]; !ok && plain != "" {
-		r.put(FieldModel, strings.ReplaceAll(plain, "_", "-"), "model._component_", m.get("_component_"))
+		r.put(FieldModel, tuneModel(plain), "model._component_", m.get("_component_"))
 	}
 	if m == nil {
 		return

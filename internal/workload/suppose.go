@@ -38,6 +38,9 @@ func (w *Workload) With(field, value string) (*Workload, error) {
 		p.Data = max(p.World/(p.Tensor*p.Pipeline*p.Context), 1)
 		c.Accumulation = max(c.Accumulation*before/p.Data, 1)
 		return c, nil
+	case "loss":
+		c.Loss = Loss(value)
+		return c, nil
 	case "lora":
 		rank, targets, _ := strings.Cut(value, " ")
 		c.Adapter.Targets = targetsOf(targets)

@@ -68,6 +68,10 @@ func FromRow(r Row, find func(w *Workload, r Row) (*model.Model, error)) (*Workl
 		return nil, err
 	}
 	w.settleMaster()
+	if w.Framework == Torchtune && w.Loss == LossDefault {
+		// Which one is the recipe's setting; its configurations changed theirs.
+		w.Suppose("loss", string(LossPlain), "not stated; torchtune's configurations have had the chunked one since November 2024", string(LossChunked))
+	}
 	m, err := find(w, r)
 	if err != nil {
 		return nil, err
@@ -242,10 +246,8 @@ func (w *Workload) readMethod(r Row) error {
 	switch r["method"] {
 	case "full":
 		w.Method = Full
-	case "lora":
-		w.Method = LoRA
-	case "qlora":
-		w.Method = QLoRA
+	case "lora", "qlora", "dora", "qdora":
+		w.Method = Method(r["method"])
 	case "forward-only":
 		w.Method, w.ForwardOnly = Full, true
 	default:
