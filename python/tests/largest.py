@@ -7,27 +7,17 @@ Sizes from LOW (known to fit) to HIGH (known not to) are halved between; the
 script is one whose batch the shim can change.
 """
 
-import json
-import os
-import shutil
-import subprocess
 import sys
 import tempfile
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
+from attempt import Attempt
 
 
 def fits(capacity, rows, micro, argv):
+    pieces = -(-rows // micro)
+    settings = {"micro_batch": micro, "accumulation": pieces, "samples": 0 if micro * pieces == rows else rows}
     with tempfile.TemporaryDirectory() as folder:
-        site = os.path.join(folder, "site")
-        shutil.copytree(os.path.join(ROOT, "bootstrap"), site)
-        pieces = -(-rows // micro)
-        settings = {"micro_batch": micro, "accumulation": pieces, "samples": 0 if micro * pieces == rows else rows}
-        config = dict(proto=1, run="r", attempt=1, events=folder, code=ROOT, settings=settings, rehearse_bytes=capacity << 20)
-        with open(os.path.join(site, "unoom.json"), "w") as f:
-            json.dump(config, f)
-        done = subprocess.run([sys.executable, *argv], env=dict(os.environ, PYTHONPATH=site), capture_output=True, text=True)
+        done = Attempt(folder, settings, rehearse_bytes=capacity << 20).python(*argv)
         if done.returncode and "out of memory" not in done.stderr:
             sys.exit(done.stderr)
         return done.returncode == 0

@@ -6,17 +6,15 @@ latter.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from attempt import ROOT, Attempt
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
+torch = pytest.importorskip("torch")
 
 
 def cpu_ms(code, folder, path):
@@ -40,12 +38,7 @@ def added_ms(code, folder, site, times):
 
 @pytest.fixture
 def site(tmp_path):
-    folder = tmp_path / "attempt-1" / "site"
-    shutil.copytree(os.path.join(ROOT, "bootstrap"), folder)
-    (folder / "unoom.json").write_text(
-        json.dumps({"proto": 1, "run": "r", "attempt": 1, "events": str(tmp_path), "code": ROOT, "settings": {}, "calibrate_seconds": 60})
-    )
-    return folder
+    return Attempt(tmp_path, calibrate_seconds=60).site
 
 
 def test_start_costs_less_than_5_ms(site, tmp_path):

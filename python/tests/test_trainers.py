@@ -1,41 +1,20 @@
 """The settings of an attempt inside the real trainers."""
 
-import json
 import os
-import shutil
-import subprocess
-import sys
 
 import pytest
 
-torch = pytest.importorskip("torch")
+from attempt import SCRIPTS, Attempt, of
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
+torch = pytest.importorskip("torch")
 
 
 def attempt(tmp_path, name, settings, script, *args, **config):
     """Runs a script as an attempt with the given settings; returns its events."""
-    folder = tmp_path / name
-    shutil.copytree(os.path.join(ROOT, "bootstrap"), folder / "site")
-    (folder / "site" / "unoom.json").write_text(
-        json.dumps(dict(config, proto=1, run="r", attempt=1, events=str(folder), code=ROOT, settings=settings))
-    )
-    env = dict(os.environ, PYTHONPATH=str(folder / "site"), OMP_NUM_THREADS="1", PYTHONDONTWRITEBYTECODE="1", SAVE_STEPS="2")
-    done = subprocess.run(
-        [sys.executable, os.path.join(HERE, "train", script), *args], env=env, capture_output=True, text=True
-    )
+    it = Attempt(tmp_path / name, settings, **config)
+    done = it.python(os.path.join(SCRIPTS, script), *args, SAVE_STEPS="2")
     assert done.returncode == 0, done.stderr
-    events = []
-    for n in os.listdir(folder):
-        if n.startswith("events."):
-            with open(folder / n) as f:
-                events += [json.loads(line) for line in f]
-    return events
-
-
-def of(events, kind):
-    return [e for e in events if e["kind"] == kind]
+    return [e for log in it.events() for e in log]
 
 
 def weights(path):

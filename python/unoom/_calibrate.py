@@ -385,10 +385,8 @@ class _Session:
         try:
             self.passes(rows)
         except Exception as e:
-            from . import _oom
-
             ok = False
-            bug = not _oom.is_oom(e)
+            bug = not _memory.is_oom(e)
             text = str(e)
             _release.forget_exceptions(e)
             if bug:

@@ -1,6 +1,21 @@
-"""Reads the allocator's counters: of CUDA, or of a rehearsal on the CPU."""
+"""Reads the allocator's counters, of CUDA or of a rehearsal on the CPU, and knows its
+errors.
+"""
 
 import sys
+
+# Texts of RuntimeErrors that are an out-of-memory; the full table is Go's.
+_TEXTS = (
+    "CUDA out of memory",
+    "HIP out of memory",
+    "XPU out of memory",
+    "NPU out of memory",
+    "MPS backend out of memory",
+    "CUDA error: out of memory",
+    "CUDA driver error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
 
 _rehearsal = None
 
@@ -93,3 +108,11 @@ class untracked:
 def rehearse(provider):
     global _rehearsal
     _rehearsal = provider
+
+
+def is_oom(error):
+    torch = sys.modules.get("torch")
+    kind = getattr(torch, "OutOfMemoryError", None) or getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)
+    if kind is not None and isinstance(error, kind):
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _TEXTS)

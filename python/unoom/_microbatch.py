@@ -198,9 +198,7 @@ class Microbatch:
                     bad = 1
                     text = "the loss of %d rows together is %g, one by one %g: it is no sum over rows" % (k, whole, parts)
             except Exception as e:
-                from . import _oom
-
-                if not _oom.is_oom(e):
+                if not _memory.is_oom(e):
                     bad, text = 1, "the loss cannot be computed on single rows: %s" % e
                 _release.forget_exceptions(e)
             finally:
@@ -264,8 +262,6 @@ class Microbatch:
 
     def _guarded(self, batch, n_rows, micro, total):
         """The part that may fail. No collective in here."""
-        from . import _oom
-
         loss = 0.0
         try:
             for start in range(0, n_rows, micro):
@@ -278,7 +274,7 @@ class Microbatch:
                 del piece
             return 0, None, loss
         except BaseException as e:
-            if not _oom.is_oom(e):
+            if not _memory.is_oom(e):
                 return 2, e, 0.0
             failed = e
         # Outside the except block, or the frames would stay.

@@ -4,7 +4,6 @@ caught it; then lets the dying process find out what would have fitted.
 
 import json
 import os
-import re
 import sys
 import tempfile
 import threading
@@ -12,24 +11,10 @@ import time
 
 from . import _events, _memory
 
-# Texts of RuntimeErrors that are an out-of-memory; the full table is Go's.
-_TEXT = re.compile(
-    r"(CUDA|HIP|XPU|NPU) out of memory|MPS backend out of memory|CUDA error: out of memory|CUDA driver error: out of memory"
-    r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
-)
-
 COUNTED = 3  # optimizer steps whose rows are counted
 
 _root = {"module": None, "sample": None, "library": True, "autocast": None}
 _reported = {"raised": False, "previous": None, "snapshot": False, "needed": 0}
-
-
-def is_oom(error):
-    torch = sys.modules.get("torch")
-    kind = getattr(torch, "OutOfMemoryError", None) or getattr(getattr(torch, "cuda", None), "OutOfMemoryError", None)
-    if kind is not None and isinstance(error, kind):
-        return True
-    return isinstance(error, RuntimeError) and _TEXT.search(str(error)) is not None
 
 
 def attach(torch):
@@ -159,7 +144,7 @@ def hook(kind, error, trace):
     except Exception:
         sys.__excepthook__(kind, error, trace)
     try:
-        if is_oom(error):
+        if _memory.is_oom(error):
             target = [_target(trace)]
             del trace
             after_death(error, target)
@@ -174,7 +159,7 @@ def at_exit():
         return
     try:
         report(error, error.__traceback__)
-        if is_oom(error):
+        if _memory.is_oom(error):
             after_death(error, [_target(error.__traceback__)])
     except BaseException:
         pass
@@ -190,7 +175,7 @@ def report(error, trace):
             origin = "%s:%d" % (name, trace.tb_lineno)
         trace = trace.tb_next
     frames.reverse()  # the innermost first
-    oom = is_oom(error)
+    oom = _memory.is_oom(error)
     phase = _events._state.get("failed_phase") or phase_of_stack(frames)
     _events.emit(
         "oom_raised" if oom else "exception",
