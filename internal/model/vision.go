@@ -82,8 +82,8 @@ func (c Catalogue) Named(name string, opt Options) (*Model, error) {
 		return e.Model(opt)
 	}
 	names := []string{name}
-	if before, inner, ok := strings.Cut(name, "("); ok { // "FCN / R-50 (fcn_r50-d8_…)", "efficientnet_b0 (timm)"
-		names = []string{strings.TrimSuffix(inner, ")"), before}
+	if i := strings.LastIndexByte(name, '('); i >= 0 { // "FCN (FP16) / R-50 (fcn_r50-d8_…)", "efficientnet_b0 (timm)"
+		names = []string{strings.TrimSuffix(name[i+1:], ")"), name[:i]}
 	}
 	for _, n := range names {
 		if spec := vision.ParseName(n); spec != nil {

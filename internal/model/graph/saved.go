@@ -10,7 +10,7 @@ func (g *Graph) Saved(size int64, old bool) int64 {
 	if size == 4 { // casts to float32 are the tensor itself
 		same := map[Value]Value{}
 		for i := range g.Nodes {
-			if n := &g.Nodes[i]; n.Op == Cast && g.Tensors[n.Out[0]].Class == Float32 {
+			if n := &g.Nodes[i]; n.Op == Cast && g.Tensors[n.Out[0]].Class == Float32 && g.Tensors[n.In[0]].Class == Float {
 				same[n.Out[0]] = g.Tensors[n.In[0]].Base
 			}
 		}

@@ -11,10 +11,13 @@ import (
 // backboneTag is how OpenMMLab's configurations name a backbone: "r50-d8",
 // "r101-d16-mg124", "r18b-d8" (b: torchvision's stem), "s101-d8" (ResNeSt),
 // "x101-32x4d".
-var backboneTag = regexp.MustCompile(`^(r|s|x)(\d+)(b|s)?(?:-(\d+)x(\d+)d)?(?:-d(\d+))?(?:-(mg124))?$`)
+var backboneTag = regexp.MustCompile(`^(r|s|x)(\d+)(b|s)?(?:-(\d+)x(\d+)d)?(?:-d(\d+))?(?:-(mg124))?(-rsb)?$`)
 
 // features adds the backbone of the network's tag.
 func (s *segNet) features(b *net, x graph.Value) segFeatures {
+	if f, ok := s.transformer(b, x); ok {
+		return f
+	}
 	switch tag := s.backbone; {
 	case tag == "m-v2-d8" || tag == "m-v2":
 		return mobilenetV2Features(b, x)
@@ -47,12 +50,12 @@ func (s *segNet) features(b *net, x graph.Value) segFeatures {
 	depth, _ := strconv.Atoi(m[2])
 	r := plainResNet(depth)
 	r.norm = graph.SyncNorm
-	r.deepStem = m[3] != "b"
+	r.deepStem = m[3] != "b" && m[8] == "" // rsb: the weights of another training
 	if m[3] == "s" {
 		r.stemChannels = 128
 	}
 	if m[1] == "s" {
-		r.splits, r.deepStem, r.stemChannels, r.avgDown = 2, true, 128, true
+		r.splits, r.deepStem, r.stemChannels, r.avgDown, r.avgAlways = 2, true, 128, true, true
 	}
 	if m[4] != "" {
 		r.groups, _ = strconv.ParseInt(m[4], 10, 64)
@@ -123,11 +126,21 @@ func mobilenetV3Features(b *net, x graph.Value, small bool) segFeatures {
 	if small {
 		rows = []row{{3, 16, 16, true, false, 2}, {3, 72, 24, false, false, 2}, {3, 88, 24, false, false, 1}, {5, 96, 40, true, true, 2}, {5, 240, 40, true, true, 1},
 			{5, 240, 40, true, true, 1}, {5, 120, 48, true, true, 1}, {5, 144, 48, true, true, 1}, {5, 288, 96, true, true, 2}, {5, 576, 96, true, true, 1}, {5, 576, 96, true, true, 1}}
-		keep, dilate4, dilate8, last = []int{0, 1}, 3, 8, 576
+		keep, dilate4, dilate8, last = []int{-1, 0}, 3, 8, 576
 	}
 	b.act, b.inPlace = graph.HardSwish, true
-	x = b.convNorm(x, "layer0", 16, 3, graph.ConvOpt{Stride: 2, Padding: 1}, main)
+	// Convolutions with a stride are padded by a copy, as TensorFlow does.
+	// Source: mmcv cnn/bricks/conv2d_adaptive_padding.py.
+	padded := func(x graph.Value, kernel, stride, dilation int64) graph.Value {
+		s := b.Shape(x)
+		side := func(n int64) int64 { return n + max(0, ((n+stride-1)/stride-1)*stride+(kernel-1)*dilation+1-n) }
+		return b.Moved(graph.Pad, x, s[0], s[1], side(s[2]), side(s[3]))
+	}
+	x = b.convNorm(padded(x, 3, 2, 1), "layer0", 16, 3, graph.ConvOpt{Stride: 2}, main)
 	var maps []graph.Value
+	if keep[0] < 0 {
+		maps = append(maps, x)
+	}
 	for i, r := range rows {
 		stride, dilation := r.stride, int64(1)
 		if i >= dilate4 {
@@ -149,7 +162,11 @@ func mobilenetV3Features(b *net, x graph.Value, small bool) segFeatures {
 			if r.mid != in {
 				y = b.convNorm(y, "expand", r.mid, 1, graph.ConvOpt{}, main)
 			}
-			y = b.convNorm(y, "depthwise", r.mid, r.kernel, graph.ConvOpt{Stride: stride, Padding: r.kernel / 2 * dilation, Dilation: dilation, Groups: r.mid}, main)
+			o := graph.ConvOpt{Stride: stride, Padding: r.kernel / 2 * dilation, Dilation: dilation, Groups: r.mid}
+			if r.stride > 1 {
+				y, o.Padding = padded(y, r.kernel, stride, dilation), 0
+			}
+			y = b.convNorm(y, "depthwise", r.mid, r.kernel, o, main)
 			if r.se {
 				y = b.squeeze(y, "se", divisible(float64(r.mid/4), 8), graph.ReLU, graph.HardSigmoid)
 			}
@@ -316,6 +333,7 @@ func fastSCNN(b *net, x graph.Value) []graph.Value {
 
 // fastSCNN's head is separable, with two auxiliary ones.
 func (h *segHeads) fastSCNN() {
+	h.binary = true
 	h.In("decode_head", func() {
 		x := h.separable(h.last(), "convs.0", 128, 3, 1)
 		x = h.separable(x, "convs.1", 128, 3, 1)

@@ -10,12 +10,18 @@ import (
 // convnext has depthwise convolutions and an MLP on the channels. Its second
 // version norms the MLP's maps by their energy (grn) instead of a layer scale.
 func convnext(b *net, x graph.Value, depths []int, widths []int64, drop float64, grn bool, classes int64) graph.Value {
+	x = convnextStages(b, x, depths, widths, drop, grn, nil)
+	x = b.AdaptivePool(x, 1, 1)
+	x = b.norm2d(x, "classifier.0")
+	return b.Linear(b.View(x, b.Shape(x)[0], b.Shape(x)[1]), "classifier.2", classes, true)
+}
+
+// convnextStages adds the stages; each is called with the end of every stage, nil:
+// none.
+func convnextStages(b *net, x graph.Value, depths []int, widths []int64, drop float64, grn bool, each func(stage int, x graph.Value)) graph.Value {
 	x = b.Conv(x, "features.0.0", widths[0], 4, graph.ConvOpt{Stride: 4, Bias: true})
 	x = b.norm2d(x, "features.0.1")
-	total, at := 0, 0
-	for _, n := range depths {
-		total += n
-	}
+	total, at := sum(depths), 0
 	for stage, n := range depths {
 		c := widths[stage]
 		if stage > 0 {
@@ -23,7 +29,7 @@ func convnext(b *net, x graph.Value, depths []int, widths []int64, drop float64,
 			x = b.Conv(x, block("features.down", stage, 1), c, 2, graph.ConvOpt{Stride: 2, Bias: true})
 		}
 		for i := range n {
-			p := drop * float64(at) / float64(max(1, total-1))
+			p := dropAt(drop, at, total)
 			at++
 			b.In(block("features.", stage, i), func() {
 				y := b.Conv(x, "dwconv", c, 7, graph.ConvOpt{Padding: 3, Groups: c, Bias: true})
@@ -40,10 +46,11 @@ func convnext(b *net, x graph.Value, depths []int, widths []int64, drop float64,
 				x = b.AddTo(y, x)
 			})
 		}
+		if each != nil {
+			each(stage, x)
+		}
 	}
-	x = b.AdaptivePool(x, 1, 1)
-	x = b.norm2d(x, "classifier.0")
-	return b.Linear(b.View(x, b.Shape(x)[0], b.Shape(x)[1]), "classifier.2", classes, true)
+	return x
 }
 
 // responseNorm is ConvNeXt V2's: x + bias + weight·(x·norm/mean of norms).

@@ -14,7 +14,7 @@ func datasets() map[string]int64 {
 	return map[string]int64{
 		"cityscapes": 19, "ade20k": 150, "voc12aug": 21, "voc12": 21, "pascal_context": 60, "pascal-context": 60, "pascal_context_59": 59,
 		"pascal-context-59": 59, "coco-stuff10k": 171, "coco-stuff164k": 171, "drive": 2, "stare": 2, "chase_db1": 2, "chase-db1": 2, "hrf": 2,
-		"loveda": 7, "potsdam": 6, "vaihingen": 6, "isaid": 16,
+		"loveda": 7, "potsdam": 6, "vaihingen": 6, "isaid": 16, "mapillary_v1": 66, "mapillary_v1_65": 65, "mapillary_v2": 124, "mapillay_v1_65": 65, "refuge": 2, "bdd100k": 19, "levir": 2,
 	}
 }
 
@@ -43,15 +43,19 @@ func parseSegmentation(name string) *Spec {
 	second, _, _ := strings.Cut(rest, "_")
 	method, dilation, _ := strings.Cut(first, "-d")
 	s := &Spec{Builder: "segmentation", Method: method, Backbone: second}
+	known, tag := segForm(low)
 	switch {
+	case known != "":
+		s.Method, s.Backbone, dilation = known, tag, ""
 	case slices.Contains(segMethods(), method) && (dilation == "" || dilation == "6"):
 	case slices.Contains(segMethods(), second): // the backbone stands first
 		s.Method, s.Backbone, dilation = second, first, ""
 	default:
 		return nil
 	}
-	if dilation == "6" || s.Backbone == "d6" {
+	if dilation == "6" || s.Backbone == "d6" || strings.HasSuffix(s.Backbone, "-d6") {
 		s.Dilation = 6
+		s.Backbone = strings.TrimSuffix(s.Backbone, "-d6")
 	}
 	if s.Backbone == "d6" { // fcn_d6_r50-d16_…
 		s.Backbone, _, _ = strings.Cut(strings.TrimPrefix(rest, "d6_"), "_")
@@ -68,7 +72,7 @@ func parseSegmentation(name string) *Spec {
 	best := ""
 	for d, classes := range datasets() {
 		for _, sep := range []string{"_" + d, "-" + d} {
-			if i := strings.LastIndex(low, sep); i >= 0 && len(d) > len(best) && (i+len(sep) == len(low) || low[i+len(sep)] == '-' || low[i+len(sep)] == '_') {
+			if i := strings.LastIndex(low, sep); i >= 0 && len(d) > len(best) && (i+len(sep) == len(low) || !('a' <= low[i+len(sep)] && low[i+len(sep)] <= 'z')) {
 				best, s.Classes = d, classes
 			}
 		}

@@ -17,17 +17,20 @@ type resnet struct {
 	deepStem      bool
 	stemChannels  int64
 	avgDown       bool
+	avgAlways     bool    // even where the stride is 1: OpenMMLab's
 	strides       []int64 // of the stages
 	dilations     []int64
 	contract      bool // the first block of a dilated stage has half the dilation
 	multiGrid     []int64
 	caffe         bool // the stride is in the first convolution of a bottleneck
 	norm          graph.Op
-	upTo          int   // stages that are run, 0: all
-	frozen        int   // stages that are not trained; -1: none, 0: the stem
-	normEval      bool  // norms use their running statistics
-	splits        int64 // ResNeSt's radix, 0: plain
-	squeeze       int64 // squeeze-and-excitation by this factor, 0: none
+	upTo          int                                        // stages that are run, 0: all
+	frozen        int                                        // stages that are not trained; -1: none, 0: the stem
+	normEval      bool                                       // norms use their running statistics
+	splits        int64                                      // ResNeSt's radix, 0: plain
+	squeeze       int64                                      // squeeze-and-excitation by this factor, 0: none
+	ceilPool      bool                                       // the stem's pool rounds up
+	between       func(stage int, x graph.Value) graph.Value // what is done to a stage's maps before the next, nil: nothing
 }
 
 // plainResNet is torchvision's.
@@ -80,7 +83,7 @@ func (r *resnet) forward(b *net, x graph.Value) []graph.Value {
 	} else {
 		x = b.convNorm(x, "conv1", r.stemChannels, 7, graph.ConvOpt{Stride: 2, Padding: 3}, relu)
 	}
-	x = b.MaxPool(x, 3, 2, 1, false)
+	x = b.MaxPool(x, 3, 2, 1, r.ceilPool)
 	var outs []graph.Value
 	for stage, n := range blocks {
 		if r.upTo > 0 && stage >= r.upTo {
@@ -111,6 +114,9 @@ func (r *resnet) forward(b *net, x graph.Value) []graph.Value {
 			})
 		}
 		outs = append(outs, x)
+		if r.between != nil {
+			x = r.between(stage, x)
+		}
 	}
 	b.frozen, b.normEval = false, false
 	return outs
@@ -122,7 +128,7 @@ func (r *resnet) shortcut(b *net, x graph.Value, out, stride int64) graph.Value 
 		return x
 	}
 	conv := stride
-	if r.avgDown && stride != 1 {
+	if r.avgDown && (stride != 1 || r.avgAlways) {
 		conv = 1
 		x = b.AvgPool(x, stride, stride, 0, true)
 	}

@@ -16,19 +16,26 @@ func (s *segNet) build(b *net, in Input) {
 	b.norm = graph.SyncNorm
 	x := b.Input(graph.Float, in.Batch, 3, in.Height, in.Width)
 	label := b.Input(graph.Int64, in.Batch, 1, in.Height, in.Width)
+	h := &segHeads{net: b, classes: s.classes, label: label, dilation: s.dilation, method: s.method, tag: s.backbone, image: x}
+	if whole := h.whole()[s.method]; whole != nil { // no backbone with a head of its own
+		whole()
+		h.finishLoss()
+		return
+	}
 	bb := s.features(b, x)
 	if b.err != nil {
 		return
 	}
 	b.Hold(bb.maps...)
 	b.norm = graph.SyncNorm
-	h := &segHeads{net: b, features: bb, classes: s.classes, label: label, channels: bb.channels, dilation: s.dilation}
+	h.features, h.channels = bb, bb.channels
 	head := map[string]func(){
 		"fcn": h.fcn, "pspnet": h.psp, "deeplabv3": h.aspp, "deeplabv3plus": h.asppPlus, "upernet": h.uper, "fpn": h.fpn,
 		"ann": h.ann, "apcnet": h.apc, "ccnet": h.cc, "danet": h.da, "dmnet": h.dm, "dnl": h.dnl, "encnet": h.enc, "emanet": h.ema,
 		"gcnet": h.gc, "isanet": h.isa, "nonlocal": h.nonLocal, "psanet": h.psa, "ocrnet": h.ocr, "fastfcn-psp": func() { h.joinedPyramid(); h.psp() }, "fastfcn-aspp": func() { h.joinedPyramid(); h.aspp() },
 		"fastfcn-enc": func() { h.joinedPyramid(); h.enc() },
-		"cgnet":       h.cgnet, "lraspp": h.lraspp, "fast_scnn": h.fastSCNN, "pointrend": h.pointRend,
+		"segformer":   h.mixed, "ham": h.ham,
+		"cgnet": h.cgnet, "lraspp": h.lraspp, "fast_scnn": h.fastSCNN, "pointrend": h.pointRend,
 	}[s.method]
 	if head == nil {
 		b.Fail("segmentation method %q is not known", s.method)
@@ -36,6 +43,14 @@ func (s *segNet) build(b *net, in Input) {
 	}
 	head()
 	h.finishLoss()
+}
+
+// whole are the methods that build their whole network.
+func (h *segHeads) whole() map[string]func() {
+	return map[string]func(){
+		"setr-naive": h.setr, "setr-pup": h.setr, "setr-mla": h.setr, "segmenter-mask": h.segmenter, "segmenter-fcn": h.segmenter, "segmenter-linear": h.segmenter, "dpt": h.dpt,
+		"bisenetv1": h.bisenetV1, "bisenetv2": h.bisenetV2, "stdc": h.stdc, "icnet": h.icnet, "erfnet": h.erfnet, "ddrnet": h.ddrnet, "pidnet": h.pidnet,
+	}
 }
 
 // segFeatures are the maps of a backbone, and how wide the heads on it are.
@@ -49,12 +64,17 @@ type segFeatures struct {
 // segHeads builds decode heads.
 type segHeads struct {
 	*net
+	method   string
+	tag      string // of the backbone
+	image    graph.Value
 	features segFeatures
 	classes  int64
 	channels int64
 	dilation int64
 	label    graph.Value
 	losses   []graph.Value
+	sampled  bool // only the hardest pixels count, by a weight for each
+	binary   bool // every class against the others
 }
 
 // at returns the map of an index; -1 is the last.
@@ -99,12 +119,41 @@ func (h *segHeads) loss(logits graph.Value) {
 	s := h.Shape(h.label)
 	n, hh, w := s[0], s[2], s[3]
 	logits = h.Resize(h.Float(logits), hh, w)
+	if h.binary {
+		h.oneHot(logits)
+		return
+	}
+	weight := graph.None
+	if h.sampled {
+		h.NoGrad(func() {
+			h.Moved(graph.Gather, h.Act(graph.Softmax, logits, false), n, hh, w)
+			weight = h.Constant(graph.Float32, n, hh, w)
+		})
+	}
 	p := h.Act(graph.LogSoftmax, logits, false)
 	l := h.Loss(graph.NLL, graph.Float32, []graph.Value{p, h.label}, n, hh, w)
+	if h.sampled {
+		l = h.Binary(graph.Mul, l, weight)
+	}
 	h.losses = append(h.losses, h.Reduce(graph.Mean, l, 1))
 	h.NoGrad(func() {
 		h.Reduce(graph.TopK, logits, n, 1, hh, w)
 	})
+}
+
+// oneHot is the loss of every class against the others: the label becomes a map for
+// each class, and so does the mask of pixels that count.
+//
+// Source: mmsegmentation models/losses/cross_entropy_loss.py, binary_cross_entropy.
+func (h *segHeads) oneHot(logits graph.Value) {
+	s := h.Shape(logits)
+	labels := h.Constant(graph.Int64, s...)
+	h.Constant(graph.Int64, 3, s[0]*s[2]*s[3])
+	weight := h.Constant(graph.Float32, s...)
+	l := h.Loss(graph.BCELogits, graph.Float32, []graph.Value{logits, h.Float(labels)}, s...)
+	h.Hold(labels)
+	h.losses = append(h.losses, h.Reduce(graph.Mean, h.Binary(graph.Mul, l, weight), 1))
+	h.NoGrad(func() { h.Reduce(graph.TopK, logits, s[0], 1, s[2], s[3]) })
 }
 
 // finishLoss sums the losses.
@@ -329,8 +378,10 @@ func (h *segHeads) pointRend() {
 	maps := h.neckFPN(h.features.maps, 256)
 	const points = 2048
 	h.In("decode_head", func() {
-		coarse := h.classify(h.pyramidHead(maps, 128), "conv_seg", 0)
+		first := func() graph.Value { return h.classify(h.pyramidHead(maps, 128), "conv_seg", 0) }
+		coarse := first()
 		h.loss(coarse)
+		h.Again(func() { coarse = first() }) // as in every cascade: see ocr
 		n := h.Shape(coarse)[0]
 		fine := h.Moved(graph.Gather, maps[0], n, 256, points)
 		few := h.Moved(graph.Gather, coarse, n, h.classes, points)

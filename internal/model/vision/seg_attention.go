@@ -395,18 +395,23 @@ func (h *segHeads) psa() {
 }
 
 // ocr relates every position to the classes that a first head predicts.
+//
+// A cascade of heads runs the first twice: for its loss, and for what the second
+// takes. Source: mmsegmentation models/segmentors/cascade_encoder_decoder.py.
 func (h *segHeads) ocr() {
 	h.In("decode_head", func() {
-		var in, coarse graph.Value
-		dropout := 0.1
+		in, dropout := h.last(), 0.1
+		first := func() graph.Value { return h.classify(h.unit(h.at(2), "0.convs.0", 256, 3), "0.conv_seg", 0.1) }
 		if h.features.channels < 0 { // HRNet
-			in, dropout = h.joined(), 0
-			coarse = h.plain(h.unit(in, "0.convs.0", h.Shape(in)[1], 1), "0.conv_seg", h.classes)
-		} else {
-			in = h.last()
-			coarse = h.classify(h.unit(h.at(2), "0.convs.0", 256, 3), "0.conv_seg", 0.1)
+			dropout = 0
+			first = func() graph.Value {
+				x := h.joined()
+				return h.plain(h.unit(x, "0.convs.0", h.Shape(x)[1], 1), "0.conv_seg", h.classes)
+			}
 		}
+		coarse := first()
 		h.loss(coarse)
+		h.Again(func() { coarse = first() })
 		if h.features.channels < 0 {
 			in = h.joined()
 		}

@@ -17,10 +17,7 @@ func segFormer(b *net, s *Spec, in Input) {
 	}
 	x := b.Input(graph.Float, in.Batch, 3, in.Height, in.Width)
 	label := b.Input(graph.Int64, in.Batch, in.Height, in.Width)
-	total, at := 0, 0
-	for _, n := range s.Depths {
-		total += n
-	}
+	total, at := sum(s.Depths), 0
 	var maps []graph.Value
 	for stage, width := range s.Widths {
 		kernel, stride := int64(3), int64(2)
@@ -31,7 +28,7 @@ func segFormer(b *net, s *Spec, in Input) {
 		h, w := b.Shape(x)[2], b.Shape(x)[3]
 		x = b.LayerNorm(b.tokensOf(x), block("patch_embeddings.norm.", stage, 0))
 		for i := range s.Depths[stage] {
-			p := s.Drop * float64(at) / float64(max(1, total-1))
+			p := dropAt(s.Drop, at, total)
 			at++
 			b.In(block("block.", stage, i), func() {
 				y := b.reducedAttention(b.LayerNorm(x, "layer_norm_1"), s.Heads[stage], s.Reductions[stage], h, w)

@@ -9,18 +9,24 @@ import (
 
 // swin is the shifted-window transformer of torchvision.
 func swin(b *net, x graph.Value, width int64, depths []int, heads []int64, window int64, drop float64, classes int64) graph.Value {
+	x = swinStages(b, x, width, depths, heads, window, drop, nil)
+	x = b.LayerNorm(x, "norm")
+	x = b.AdaptivePool(b.channelsFirst(x), 1, 1)
+	return b.Linear(b.View(x, b.Shape(x)[0], b.Shape(x)[1]), "head", classes, true)
+}
+
+// swinStages adds the stages, channels last; each is called with the end of every
+// stage, nil: none.
+func swinStages(b *net, x graph.Value, width int64, depths []int, heads []int64, window int64, drop float64, each func(stage int, x graph.Value)) graph.Value {
 	x = b.Conv(x, "features.0.0", width, 4, graph.ConvOpt{Stride: 4, Bias: true})
 	x = b.LayerNorm(b.channelsLast(x), "features.0.2")
-	total, at := 0, 0
-	for _, n := range depths {
-		total += n
-	}
+	total, at := sum(depths), 0
 	for stage, n := range depths {
 		if stage > 0 {
 			b.In(block("features.merge", stage, 0), func() { x = patchMerging(b, x) })
 		}
 		for i := range n {
-			p := drop * float64(at) / float64(max(1, total-1))
+			p := dropAt(drop, at, total)
 			at++
 			b.In(block("features.", stage, i), func() {
 				y := b.LayerNorm(x, "norm1")
@@ -33,10 +39,11 @@ func swin(b *net, x graph.Value, width int64, depths []int, heads []int64, windo
 				x = b.Add(x, b.Dropout(graph.DropPath, y, p))
 			})
 		}
+		if each != nil {
+			each(stage, x)
+		}
 	}
-	x = b.LayerNorm(x, "norm")
-	x = b.AdaptivePool(b.channelsFirst(x), 1, 1)
-	return b.Linear(b.View(x, b.Shape(x)[0], b.Shape(x)[1]), "head", classes, true)
+	return x
 }
 
 // patchMerging halves a map's sides and doubles its channels.
@@ -105,7 +112,7 @@ func windowAttention(b *net, x graph.Value, heads, window int64, shifted bool) g
 	})
 }
 
-var swinName = regexp.MustCompile(`^swin_(?:(tiny|small|base|large)_patch4_window(\d+)_(\d+)|(t|s|b))$`)
+var swinName = regexp.MustCompile(`^swin_(?:(tiny|small|base|large)_patch4_window(\d+)_(\d+)|(t|s|b|l))$`)
 
 // zooSwin reads the names of timm and torchvision.
 func zooSwin(name string, _ bool) *Spec {
@@ -116,7 +123,7 @@ func zooSwin(name string, _ bool) *Spec {
 	s := &Spec{Builder: "swin", Depths: []int{2, 2, 18, 2}, Window: 7, Image: 224}
 	size := m[1]
 	if m[4] != "" {
-		size = map[string]string{"t": "tiny", "s": "small", "b": "base"}[m[4]]
+		size = map[string]string{"t": "tiny", "s": "small", "b": "base", "l": "large"}[m[4]]
 	} else {
 		s.Window, _ = strconv.ParseInt(m[2], 10, 64)
 		s.Image, _ = strconv.ParseInt(m[3], 10, 64)

@@ -17,7 +17,8 @@ type vitNet struct {
 	fused                           bool  // attention in one kernel
 	scale                           bool  // layer scale
 	preNorm                         bool  // a norm before the first block, and no bias of the patches
-	relative                        bool  // BEiT's bias of each layer by distance, and none on the keys
+	relative                        bool  // BEiT's bias of each layer by distance
+	keysPlain                       bool  // keys have no bias
 	mean                            bool  // the head takes the patches' mean
 	bare                            bool  // positions are of the patches alone
 	drop                            float64
@@ -29,7 +30,7 @@ type vitNet struct {
 func (s *Spec) vit(classes int64) *vitNet {
 	return &vitNet{
 		patch: s.Patch, width: s.Widths[0], depth: int64(s.Depth), heads: s.Heads[0], mlp: cmp.Or(s.MLP, 4*s.Widths[0]), classes: classes,
-		tokens: cmp.Or(s.Tokens, 1), fused: !s.Eager, scale: s.LayerScale, preNorm: s.PreNorm, relative: s.Relative, mean: s.MeanPool, bare: s.Bare, drop: s.Drop,
+		tokens: cmp.Or(s.Tokens, 1), fused: !s.Eager, scale: s.LayerScale, preNorm: s.PreNorm, relative: s.Relative, keysPlain: s.Relative, mean: s.MeanPool, bare: s.Bare, drop: s.Drop,
 	}
 }
 
@@ -37,7 +38,7 @@ func (s *Spec) vit(classes int64) *vitNet {
 func (v *vitNet) image(b *net, x graph.Value) graph.Value {
 	n := b.Shape(x)[0]
 	x = b.Conv(x, "patch_embed.proj", v.width, v.patch, graph.ConvOpt{Stride: v.patch, Bias: !v.preNorm})
-	side := b.Shape(x)[2]
+	h, w := b.Shape(x)[2], b.Shape(x)[3]
 	x = b.tokensOf(x)
 	l := b.Shape(x)[1]
 	if v.bare {
@@ -56,7 +57,7 @@ func (v *vitNet) image(b *net, x graph.Value) graph.Value {
 		x = b.LayerNorm(x, "norm_pre")
 	}
 	for i := range v.depth {
-		b.In(block("blocks.", 0, int(i)), func() { x = v.layer(b, x, side) })
+		b.In(block("blocks.", 0, int(i)), func() { x = v.layer(b, x, h, w) })
 	}
 	if v.mean {
 		x = b.Reduce(graph.Mean, b.Part(x, n, l-v.tokens, v.width), n, v.width)
@@ -71,12 +72,12 @@ func (v *vitNet) image(b *net, x graph.Value) graph.Value {
 	return y
 }
 
-// layer is a pre-norm block over side·side patches.
-func (v *vitNet) layer(b *net, x graph.Value, side int64) graph.Value {
+// layer is a pre-norm block over h·w patches.
+func (v *vitNet) layer(b *net, x graph.Value, h, w int64) graph.Value {
 	y := b.LayerNorm(x, "norm1")
-	a := attend{heads: v.heads, fused: v.fused}
+	a := attend{heads: v.heads, fused: v.fused, keysPlain: v.keysPlain}
 	if v.relative {
-		a.keysPlain, a.relative = true, (2*side-1)*(2*side-1)+3
+		a.relative = (2*h-1)*(2*w-1) + 3
 	}
 	y = b.selfAttention(y, a)
 	if v.scale {
