@@ -45,7 +45,7 @@ func (p *planner) needs() []Need {
 		}
 		c := list[0].Choice
 		j := p.judge(&c)
-		out = append(out, Need{Kind: k, GPUs: count, GPU: p.req.Hardware.Name, Choice: c, Peak: j.Device.High, Time: list[0].time, Target: p.stackOf(s, &c), Host: j.Host})
+		out = append(out, Need{Kind: k, GPUs: count, GPU: p.req.Hardware.Name, Choice: c, Peak: j.Device.High, Time: p.space.time(&c), Target: p.stackOf(s, &c), Host: j.Host})
 		return true
 	}
 	count := p.req.Hardware.Count
@@ -55,7 +55,7 @@ func (p *planner) needs() []Need {
 		whole.budget = float64(p.req.Hardware.Capacity)
 		if list := whole.best(p.space); len(list) > 0 {
 			c := list[0].Choice
-			out = append(out, Need{Kind: NeedHeadroom, GPUs: count, GPU: p.req.Hardware.Name, Choice: c, Peak: whole.judge(&c).Device.High, Time: list[0].time, Target: p.target(&c)})
+			out = append(out, Need{Kind: NeedHeadroom, GPUs: count, GPU: p.req.Hardware.Name, Choice: c, Peak: whole.judge(&c).Device.High, Time: p.space.time(&c), Target: p.target(&c)})
 		}
 		p.runs += whole.runs
 	}
@@ -162,5 +162,5 @@ func NeedOn(req *Request, h Hardware) (Need, bool) {
 		return Need{}, false
 	}
 	c := list[0].Choice
-	return Need{Kind: NeedBigger, GPUs: h.Count, GPU: h.Name, Choice: c, Peak: p.judge(&c).Device.High, Time: list[0].time, Target: p.target(&c)}, true
+	return Need{Kind: NeedBigger, GPUs: h.Count, GPU: h.Name, Choice: c, Peak: p.judge(&c).Device.High, Time: p.space.time(&c), Target: p.target(&c)}, true
 }

@@ -90,8 +90,12 @@ func (p *planner) list(front []candidate, exact bool) []Plan {
 		if !p.fits(&j) || len(out) > 0 && float64(j.Device.High) > float64(out[len(out)-1].Need.Device.High)-p.apart()/2 {
 			continue
 		}
+		pl := p.plan(&c, j, exact)
+		if len(out) > 0 && pl.Time.Mid < out[0].Time.Mid { // it offloads, and is not fast enough for that
+			continue
+		}
 		last = form
-		out = append(out, p.plan(&c, j, exact))
+		out = append(out, pl)
 		if len(out) == maxPlans || len(out) == p.req.Most {
 			break
 		}
@@ -148,7 +152,7 @@ func (p *planner) effort(c *Choice) float64 {
 	add(c.Chunks > 1 && c.Chunks != b.Chunks, 0.5)
 	add(c.Context > 1 && c.Context != b.Context, 1)
 	add(c.Expert > 1 && c.Expert != b.Expert, 1)
-	add(c.OffloadName() != "none" && c.OffloadName() != b.OffloadName(), 8) // and the least certain of all times
+	add(c.OffloadName() != "none" && c.OffloadName() != b.OffloadName(), 2)
 	add(c.Recompute == RecomputeFull && c.Layers < p.space.layersOfRank(c), 0.5)
 	add(c.Loss != b.Loss, 0.5)
 	add(c.Method != b.Method, 5)

@@ -83,12 +83,12 @@ func (s *space) ableAt(l *place, c *Choice) bool {
 // timeAt is the time of a choice in the place.
 func (s *space) timeAt(l *place, c *Choice) float64 {
 	if s.times == nil {
-		return s.time(c)
+		return s.rank(c)
 	}
 	k := timed{int32(l.at), int32(c.Micro), int16(c.Layers), recomputes(c.Recompute)}
 	t, ok := s.times.more[k]
 	if !ok {
-		t = s.time(c)
+		t = s.rank(c)
 		s.times.more[k] = t
 	}
 	return t
@@ -103,7 +103,7 @@ func (s *space) freeTimes(c Choice, micros []int) []float64 {
 	c.Recompute, c.Layers = RecomputeNone, 0
 	for i, m := range micros {
 		s.setMicro(&c, m)
-		free[i] = s.time(&c)
+		free[i] = s.rank(&c)
 	}
 	if s.times != nil {
 		for len(s.times.free) <= s.at {

@@ -273,3 +273,56 @@ func TestWhyHasTheNumbers(t *testing.T) {
 		t.Errorf("the batch doubles: %+v", why.Rate)
 	}
 }
+
+// What does not have to live in host memory is not put there for a gain that the
+// prediction of time does not tell apart.
+func TestHostMemoryIsUsedWhereItIsWorthIt(t *testing.T) {
+	small, large := decoder(t, 32, 4096, 32, 8, 14336, 128256), decoder(t, 80, 8192, 64, 8, 28672, 128256)
+	adapters := func(m *model.Model, micro, accum, seq, world int64) *workload.Workload {
+		w := hfWorkload(m, micro, accum, seq, world)
+		w.Method, w.Precision, w.Base, w.Checkpointing = workload.QLoRA, workload.BF16, workload.NF4Double, workload.FullCheckpoint
+		w.Adapter = workload.Adapter{Rank: 16, Targets: []string{"all-linear"}}
+		return w
+	}
+	engine, err := memory.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	without := 0
+	for name, req := range map[string]Request{
+		"8B on 8 large cards":         {Workload: hfWorkload(small, 1, 16, 8192, 8), Hardware: h100s(8)},
+		"8B adapters on one card":     {Workload: adapters(small, 1, 16, 2048, 1), Hardware: rtx4090(1)},
+		"70B adapters on large cards": {Workload: adapters(large, 1, 8, 4096, 8), Hardware: h100s(8)},
+		"70B on 8 large cards":        {Workload: hfWorkload(large, 1, 8, 4096, 8), Hardware: h100s(8)},
+	} {
+		req.Headroom, req.Judge, req.Quick = 0.05, engine.Estimate, engine.Quick
+		free, err := Make(&req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(free.Plans) == 0 {
+			t.Fatalf("%s: no plan", name)
+		}
+		for i := range free.Plans {
+			if p := &free.Plans[i]; p.Time.Mid < free.Plans[0].Time.Mid {
+				t.Errorf("%s: plan %d takes %.3g µs, the recommended one %.3g", name, i+1, p.Time.Mid, free.Plans[0].Time.Mid)
+			}
+		}
+		req.NoOffload = true
+		bound, err := Make(&req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(bound.Plans) == 0 {
+			continue
+		}
+		without++
+		best := &free.Plans[0]
+		if best.Choice.OffloadName() != "none" && best.Time.Mid*1.1 > bound.Plans[0].Time.Mid {
+			t.Errorf("%s: %s for %.3g µs, without %.3g", name, best.Choice.OffloadName(), best.Time.Mid, bound.Plans[0].Time.Mid)
+		}
+	}
+	if without < 3 {
+		t.Errorf("%d of 4 requests have a plan without host memory", without)
+	}
+}

@@ -57,7 +57,7 @@ type space struct {
 type candidate struct {
 	Choice
 	need need
-	time float64 // microseconds of a step, for each sample-token of the base where lengths differ
+	time float64 // microseconds of a step, as space.rank weighs them
 }
 
 // A front holds the candidates that no other beats in both time and memory.
@@ -108,6 +108,20 @@ func (s *space) time(c *Choice) float64 {
 	t := s.consts.Estimate(s.net, s.device, &st).Mid
 	if c.Seq != s.base.Seq && c.Seq > 0 {
 		t *= float64(s.base.Seq) / float64(c.Seq)
+	}
+	return t
+}
+
+// offloadMargin is how much faster a plan that lives in host memory has to be
+// than one that does not: its time hangs on the host's cores, memory and traffic,
+// which nobody states, and by this much wider is its interval (speed's spread).
+const offloadMargin = 1.15
+
+// rank is the time by which a choice is compared with others.
+func (s *space) rank(c *Choice) float64 {
+	t := s.time(c)
+	if c.OffloadName() != "none" && s.base.OffloadName() == "none" {
+		t *= offloadMargin
 	}
 	return t
 }

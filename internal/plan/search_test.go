@@ -108,7 +108,7 @@ func (s *space) brute() []candidate {
 																continue
 															}
 															if n := s.form.peak(&c); s.fits(&n) {
-																all = append(all, candidate{c, n, s.time(&c)})
+																all = append(all, candidate{c, n, s.rank(&c)})
 															}
 														}
 													}
