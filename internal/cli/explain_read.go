@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"compress/bzip2"
 	"compress/gzip"
 	"errors"
 	"fmt"
@@ -37,6 +38,8 @@ const (
 	kindText kind = iota
 	kindEmpty
 	kindGzip
+	kindBzip2
+	kindPacked // in a way that is not read
 	kindBinary
 	kindData // JSON of numbers and brackets, without a word
 )
@@ -48,6 +51,10 @@ func kindOf(head []byte) kind {
 		return kindEmpty
 	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}):
 		return kindGzip
+	case bytes.HasPrefix(head, []byte("BZh")) && len(head) > 10 && bytes.Equal(head[4:10], []byte{0x31, 0x41, 0x59, 0x26, 0x53, 0x59}):
+		return kindBzip2 // a block begins with the digits of π
+	case snapshot.PackedWith(head) != "":
+		return kindPacked
 	}
 	// UTF-16 is full of zero bytes and is text.
 	if bytes.HasPrefix(head, []byte{0xff, 0xfe}) || bytes.HasPrefix(head, []byte{0xfe, 0xff}) {
@@ -187,6 +194,9 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 	}
 	switch kindOf(head) {
 	case kindEmpty:
+		if ext := filepath.Ext(name); ext == ".pickle" || ext == ".pkl" {
+			return withHint(fmt.Errorf("%s: the file is empty", name), e.msgs.Text("snapshot.hint.empty"))
+		}
 		return withHint(fmt.Errorf("%s: the text is empty", name), "redirect both streams: python train.py > train.log 2>&1")
 	case kindGzip:
 		packed := &counter{in: all}
@@ -195,6 +205,11 @@ func (e *explain) scan(in *inputs, name string, r io.Reader) error {
 			return fmt.Errorf("unpack %s: %w", name, err)
 		}
 		return e.scan(in, strings.TrimSuffix(name, ".gz"), &bombGuard{in: z, packed: packed})
+	case kindBzip2:
+		packed := &counter{in: all}
+		return e.scan(in, strings.TrimSuffix(name, ".bz2"), &bombGuard{in: bzip2.NewReader(packed), packed: packed})
+	case kindPacked:
+		return withHint(fmt.Errorf("%s: packed with %s, which is not read", name, snapshot.PackedWith(head)), e.msgs.Text("explain.hint.unpack"))
 	case kindData:
 		return withHint(fmt.Errorf("%s: this is JSON without a word in it, neither a log nor a memory snapshot", name), "give the text that the run printed, or the file of torch.cuda.memory._dump_snapshot")
 	case kindBinary:

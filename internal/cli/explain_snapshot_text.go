@@ -51,7 +51,7 @@ func (w heldWords) headline() string {
 	case "state":
 		return w.Text("snapshot.head.state", h.Device, m.Allocated, m.Reserved)
 	}
-	return w.Text("snapshot.head.peak", h.Device, w.phase(h.Moment.Phase), h.PeakAllocated, h.PeakReserved)
+	return w.Text("snapshot.head.peak", h.Device, w.phase(h.Moment.Phase), h.Moment.Allocated, h.Moment.Reserved)
 }
 
 // lead keeps the sentence about the cause of a failure; without one it says what
@@ -211,11 +211,11 @@ func (e *explain) printGrowth(p *text.Printer, h *diagnose.Held, w heldWords) {
 	if len(h.Growth) == 0 {
 		return
 	}
-	title := "snapshot.growth"
+	id := "snapshot.growth"
 	if h.Growth[0].Forever {
-		title = "snapshot.growth.forever"
+		id = "snapshot.growth.forever"
 	}
-	p.Heading(w.Text(title))
+	p.Heading(w.Text(id))
 	t := &text.Table{Indent: 2, Align: []text.Align{text.Right, text.Right}}
 	for i, g := range h.Growth {
 		if !e.full && i >= growthShown {
@@ -223,7 +223,7 @@ func (e *explain) printGrowth(p *text.Printer, h *diagnose.Held, w heldWords) {
 			break
 		}
 		grown := units.Bytes(g.Held[len(g.Held)-1] - g.Held[0])
-		t.Row(w.Text("snapshot.growth.each", units.Bytes(g.PerStep)), w.Text("snapshot.growth.steps", g.Steps, len(g.Held)-1, grown),
+		t.Row(w.Text(id+".each", units.Bytes(g.PerStep)), w.Text(id+".steps", g.Steps, len(g.Held)-1, grown),
 			w.place(g.Place, lives.PhaseUnknown, 0))
 	}
 	p.Table(t)
@@ -246,12 +246,20 @@ func (e *explain) printPieces(p *text.Printer, h *diagnose.Held, w heldWords) {
 		p.Para(2, w.Text("snapshot.pieces.private", pieces.PrivatePools))
 	}
 	t := &text.Table{Indent: 4, Align: []text.Align{text.Left, text.Right, text.Right}}
-	for _, pin := range pieces.Pinned {
+	for i := 0; i < len(pieces.Pinned); {
+		pin := pieces.Pinned[i]
+		alike := 1
+		for i++; i < len(pieces.Pinned) && pin.Alike(pieces.Pinned[i]); i++ {
+			alike++
+		}
 		if !e.full && (t.Len() >= pinnedShown || 2*pin.Free < pin.Total || float64(pin.Free) < holderShare*float64(h.Moment.Reserved)) {
 			continue
 		}
-		t.Row(w.Text("snapshot.pinned.free", pin.Free, pin.Total), pin.Held.String(), "×"+strconv.Itoa(pin.Blocks),
-			w.kind(pin.Kind), w.place(pin.Place, lives.PhaseUnknown, 0))
+		free := w.Text("snapshot.pinned.free", pin.Free, pin.Total)
+		if alike > 1 {
+			free = strconv.Itoa(alike) + " × " + free
+		}
+		t.Row(free, pin.Held.String(), "×"+strconv.Itoa(pin.Blocks), w.kind(pin.Kind), w.place(pin.Place, lives.PhaseUnknown, 0))
 	}
 	if t.Len() > 0 {
 		p.Para(2, w.Text("snapshot.pinned"))

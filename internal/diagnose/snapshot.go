@@ -194,7 +194,7 @@ func (h *Held) judge(given Given) {
 	}
 	d.Phase = oomlog.Phase(h.Moment.Phase.String())
 	d.Account = h.account(given.Capacity)
-	d.Causes = h.causes()
+	d.Causes = h.causes(given.Capacity > 0)
 	d.Notes = h.notes(given)
 	d.Situation = h.situation(given)
 }
@@ -268,6 +268,9 @@ func (h *Held) situation(given Given) remedy.Situation {
 		sit.ExpandableSegments = &expandable
 		sit.AllocatorConf = h.Snapshot.Settings.Conf
 	}
+	if sit.WorldSize == 0 && h.alone() {
+		sit.WorldSize = 1
+	}
 	yes := true
 	if sit.Checkpointing == nil && h.History.Checkpointing {
 		sit.Checkpointing = &yes
@@ -293,26 +296,36 @@ func (h *Held) situation(given Given) remedy.Situation {
 
 // framework tells from the files of the stacks what the training loop is.
 func (h *Held) framework() remedy.Framework {
-	found := map[remedy.Framework]bool{}
+	var facts oomlog.Facts
+	last := ""
 	for i := range h.Snapshot.Frames() {
-		f := strings.ReplaceAll(h.Snapshot.Frame(uint32(i)).File, `\`, "/")
-		switch {
-		case strings.Contains(f, "/transformers/trainer"), strings.Contains(f, "/trl/trainer"):
-			found[remedy.HFTrainer] = true
-		case strings.Contains(f, "/pytorch_lightning/"), strings.Contains(f, "/lightning/"):
-			found[remedy.Lightning] = true
-		case strings.Contains(f, "/deepspeed/runtime/"):
-			found[remedy.DeepSpeed] = true
-		case strings.Contains(f, "/accelerate/"):
-			found[remedy.Accelerate] = true
+		if f := h.Snapshot.Frame(uint32(i)).File; f != last {
+			facts = append(facts, oomlog.FrameworksOfFile(strings.ReplaceAll(f, `\`, "/"))...)
+			last = f
 		}
 	}
-	for _, f := range []remedy.Framework{remedy.HFTrainer, remedy.Lightning, remedy.DeepSpeed, remedy.Accelerate} {
-		if found[f] {
-			return f
+	return frameworkOf(facts)
+}
+
+// alone reports whether the run had one GPU for certain: the process saw no
+// other, and its stacks, if any were recorded, show nothing of torch.distributed.
+func (h *Held) alone() bool {
+	if len(h.Snapshot.Traces) != 1 || h.Snapshot.Stacks() <= 1 {
+		return false
+	}
+	for i := range h.Snapshot.Frames() {
+		f := h.Snapshot.Frame(uint32(i))
+		file := strings.ReplaceAll(f.File, `\`, "/")
+		for _, sign := range []string{"torch/distributed/", "torch/nn/parallel/", "/deepspeed/", "/megatron/", "/horovod/"} {
+			if strings.Contains(file, sign) {
+				return false
+			}
+		}
+		if strings.Contains(f.Name, "c10d::") || strings.Contains(f.Name, "ncclComm") {
+			return false
 		}
 	}
-	return remedy.PyTorch
+	return true
 }
 
 // notes says what limits the answer.

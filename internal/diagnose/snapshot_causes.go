@@ -45,12 +45,14 @@ const (
 	stateShare      = 0.6  // weights, gradients and optimizer state
 	activationShare = 0.35 // activations and temporaries
 	growthShare     = 0.05 // what has grown in the trace
+	heldShare       = 0.2  // what is allocated of the reserved memory
 	piecesShare     = 0.05 // reserved but unallocated
 	tightShare      = 0.05 // what must be left for a request not to be the last straw
 )
 
 // causes ranks why a request failed or, where none did, what makes the peak.
-func (h *Held) causes() []Cause {
+// cardKnown says that the account ends with the size of the card.
+func (h *Held) causes(cardKnown bool) []Cause {
 	b := &ballot{map[remedy.Cause]float64{}, map[remedy.Cause][]Sentence{}}
 	allocated := float64(max(h.Moment.Allocated, 1))
 	part := func(kinds ...lives.Kind) (units.Bytes, float64) {
@@ -64,11 +66,13 @@ func (h *Held) causes() []Cause {
 	// next one would have failed.
 	short := h.Slack == nil || h.Account == nil || float64(*h.Slack) < tightShare*float64(h.Account.Capacity)
 	if h.Request != nil {
-		h.requestVotes(b)
+		h.requestVotes(b, cardKnown)
 	}
 	// Of a run that did not fail only a training is judged: what makes the peak of
 	// an inference is what it is for.
-	if h.Request == nil && h.History.Training() || h.Request != nil && short {
+	// Where nearly all is cached, what little is held is not worth a change.
+	held := float64(h.Moment.Allocated) > heldShare*float64(h.Moment.Reserved)
+	if h.Request == nil && h.History.Training() && held || h.Request != nil && short {
 		if bytes, share := part(lives.Weights, lives.Gradients, lives.OptimizerState, lives.Held); share > stateShare {
 			// What only stays may be anything: it counts by half.
 			_, held := part(lives.Held)
@@ -106,7 +110,7 @@ func (h *Held) causes() []Cause {
 }
 
 // requestVotes judges the request that failed.
-func (h *Held) requestVotes(b *ballot) {
+func (h *Held) requestVotes(b *ballot, cardKnown bool) {
 	r := h.Request
 	slack := *h.Slack
 	cached := float64(h.Pieces.Cached) / float64(max(h.Moment.Reserved, 1))
@@ -126,8 +130,16 @@ func (h *Held) requestVotes(b *ballot) {
 		}
 	}
 	if a := h.Account; a != nil && r.Bytes > a.Capacity {
-		b.vote(remedy.InputTooLarge, 3, "request_beyond", r.Bytes)
-		b.vote(remedy.ShapeOrDataBug, 2, "request_beyond", r.Bytes)
+		// Unless the card's size is given, other processes may hold the rest of it.
+		sign, points := "request_beyond", 3.0
+		if !cardKnown {
+			sign = "request_beyond_known"
+			if r.Bytes < 2*a.Capacity {
+				points = 2
+			}
+		}
+		b.vote(remedy.InputTooLarge, points, sign, r.Bytes, a.Capacity)
+		b.vote(remedy.ShapeOrDataBug, points-1, sign, r.Bytes, a.Capacity)
 	}
 	switch r.Phase {
 	case lives.PhaseOptimizer:
@@ -191,7 +203,11 @@ func (h *Held) growthVotes(b *ballot) {
 		points++
 		b.vote(remedy.Fragmentation, -2, "")
 	}
-	b.vote(remedy.LeakStateGrowth, points, "growth", grown, len(g.Held), g.Place.String(), units.Bytes(g.PerStep))
+	sign := "growth"
+	if g.Forever {
+		sign = "growth_forever"
+	}
+	b.vote(remedy.LeakStateGrowth, points, sign, grown, len(g.Held), g.Place.String(), units.Bytes(g.PerStep))
 	// A graph that is kept holds what many places of the forward made.
 	if forward >= 3 {
 		b.vote(remedy.LeakGraphRetained, points+1, "growth_graph", forward)

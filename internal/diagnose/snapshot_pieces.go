@@ -42,6 +42,11 @@ type Pinned struct {
 	Stream uint64
 }
 
+// Alike reports whether two segments look the same but for their address.
+func (p Pinned) Alike(q Pinned) bool {
+	return p.Total == q.Total && p.Free == q.Free && p.Blocks == q.Blocks && p.Kind == q.Kind && p.Place == q.Place
+}
+
 // maxPinned is how many pinned segments are kept.
 const maxPinned = 20
 

@@ -212,3 +212,68 @@ func TestWhatChangedBetweenTwo(t *testing.T) {
 		t.Errorf("a snapshot differs from itself: %+v", same.Holders)
 	}
 }
+
+// A request larger than what is known is not larger than the card: others may
+// hold the rest of it.
+func TestRequestBeyondWhatIsKnown(t *testing.T) {
+	run := snapshottest.Training{Layers: 4, Steps: 3, Activation: 8 * mib, Weight: 4 * mib, Capacity: 48 * mib}
+	v := run.Run().Snapshot()
+	trace := v.Get("device_traces").(snapshottest.List)[0].(snapshottest.Lazy)
+	events := snapshottest.List{}
+	for i := range trace.N {
+		events = append(events, trace.At(i))
+	}
+	events[len(events)-1].(snapshottest.Dict).Set("size", 200<<20)
+	v.Set("device_traces", snapshottest.List{events})
+	for capacity, want := range map[units.Bytes]string{0: "snapshot.sign.request_beyond_known", 100 * units.MiB: "snapshot.sign.request_beyond"} {
+		h := heldOf(t, v, Given{Capacity: capacity})
+		if h.Request == nil || len(h.Causes) == 0 || h.Causes[0].Label != remedy.InputTooLarge || h.Causes[0].Evidence[0].ID != want {
+			t.Errorf("capacity %s: %+v", capacity, h.Causes)
+		}
+	}
+}
+
+func TestWhoseFilesTheStacksShow(t *testing.T) {
+	frame := func(file string) snapshottest.List {
+		return snapshottest.List{snapshottest.Dict{"filename", file, "line", 1, "name", "train"}}
+	}
+	event := func(file string) snapshottest.Dict {
+		return snapshottest.Dict{"action", "alloc", "addr", 1 << 33, "size", 4 * mib, "stream", 0, "frames", frame(file)}
+	}
+	for _, c := range []struct {
+		files     []string
+		devices   int
+		framework remedy.Framework
+		world     int
+	}{
+		{[]string{"/home/me/train.py"}, 1, remedy.PyTorch, 1},
+		{[]string{"/home/me/train.py"}, 8, remedy.PyTorch, 0},
+		{[]string{"/v/torch/nn/parallel/distributed.py"}, 1, remedy.PyTorch, 0},
+		{[]string{`C:\v\Lib\site-packages\transformers\trainer.py`, `C:\v\llamafactory\train\tuner.py`}, 1, "llamafactory", 1},
+		{[]string{"/v/ultralytics/engine/trainer.py"}, 1, "ultralytics", 1},
+		{[]string{"/v/accelerate/accelerator.py", "/v/transformers/trainer.py"}, 1, remedy.HFTrainer, 1},
+	} {
+		traces := snapshottest.List{snapshottest.List{}}
+		for _, file := range c.files {
+			traces[0] = append(traces[0].(snapshottest.List), event(file))
+		}
+		for len(traces) < c.devices {
+			traces = append(traces, snapshottest.List{})
+		}
+		h := heldOf(t, snapshottest.Dict{"segments", snapshottest.List{}, "device_traces", traces}, Given{})
+		if sit := h.Situation; sit.Framework != c.framework || sit.WorldSize != c.world {
+			t.Errorf("%v on %d: %s, %d GPUs; want %s, %d", c.files, c.devices, sit.Framework, sit.WorldSize, c.framework, c.world)
+		}
+	}
+}
+
+// Where nearly everything is cached, the few bytes in use are no reason to change
+// a training.
+func TestALittleInALargeCacheIsNoCause(t *testing.T) {
+	run := snapshottest.Training{Layers: 4, Steps: 3, Activation: 64 * mib, Weight: mib}
+	v := run.Run().Snapshot()
+	v.Set("device_traces", snapshottest.List{})
+	if h := heldOf(t, v, Given{}); len(h.Causes) > 0 && h.Causes[0].Label != remedy.Fragmentation {
+		t.Errorf("%s of %s: %+v", h.Moment.Allocated, h.Moment.Reserved, h.Causes)
+	}
+}

@@ -62,6 +62,9 @@ func (h *History) Growing() []Growth {
 		}
 		k := key{Place: p}
 		if p == (Place{}) {
+			if forever {
+				continue // all that is still alive at the end, of whatever kind
+			}
 			k.kind = t.Kind
 		}
 		g := byPlace[k]

@@ -162,6 +162,33 @@ func TestGrowth(t *testing.T) {
 	}
 }
 
+// Without stacks nothing tells the layers of one step from steps but that what a
+// layer takes does not come back after it; and what is alive at the end is no leak.
+func TestLayersAreNoSteps(t *testing.T) {
+	run := snapshottest.NewRun(0, alloc.Defaults())
+	var kept []alloc.Block
+	for range 40 {
+		for tensor := range int64(20) {
+			b, _ := run.Alloc((1 + tensor) * mib)
+			if tensor%2 == 0 {
+				kept = append(kept, b)
+			} else {
+				run.Free(b)
+			}
+		}
+	}
+	for i := len(kept) - 1; i >= len(kept)/2; i-- {
+		run.Free(kept[i])
+	}
+	h := historyOf(t, withoutStacks(t, run))
+	if n := h.Steps.Whole(); n > 0 {
+		t.Errorf("%d steps", n)
+	}
+	if g := h.Growing(); len(g) > 0 {
+		t.Errorf("grows: %+v", g)
+	}
+}
+
 // Where no steps are seen, loading a model must not look like a leak.
 func TestLoadingIsNoGrowth(t *testing.T) {
 	run := training()
@@ -342,5 +369,15 @@ func TestPeaksOfRealSnapshots(t *testing.T) {
 				t.Errorf("%s device %d: reserved %d, want %d", name, d, h.PeakReserved, *want.Reserved)
 			}
 		}
+	}
+}
+
+// profile_plot names every file "none"; the module's name is what there is.
+func TestPlacesOfAProfile(t *testing.T) {
+	frames := snapshottest.List{snapshottest.Dict{"filename", "none", "line", 0, "name", "nn.Module: Linear_0"}}
+	e := snapshottest.Dict{"action", "alloc", "addr", 1 << 33, "size", 4 * mib, "stream", 0, "frames", frames}
+	h := historyOf(t, snapshottest.Dict{"segments", snapshottest.List{}, "device_traces", snapshottest.List{snapshottest.List{e, e}}})
+	if holders := h.HoldersAfter(1); len(holders) != 1 || holders[0].String() != "nn.Module: Linear_0" {
+		t.Errorf("%+v", holders)
 	}
 }

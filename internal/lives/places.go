@@ -124,8 +124,9 @@ func (h *History) PlaceOf(stack uint32) Place {
 		f := s.Frame(ids[best])
 		p.File, p.Line, p.Func = f.File, f.Line, f.Name
 	case len(ids) > 0:
-		// A line of text, as old versions and forward stacks have.
-		if f := s.Frame(ids[0]); f.File == "" && !strings.Contains(f.Name, "::") {
+		// A line of text, as old versions and forward stacks have; profile_plot
+		// calls the file of all its frames "none".
+		if f := s.Frame(ids[0]); (f.File == "" || f.File == "none") && !strings.Contains(f.Name, "::") {
 			p.Func = f.Name
 		}
 	}

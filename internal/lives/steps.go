@@ -2,6 +2,7 @@ package lives
 
 import (
 	"cmp"
+	"math"
 	"slices"
 	"strings"
 
@@ -161,7 +162,29 @@ func (h *History) patternSteps() Steps {
 			ends = append(ends, at[i]-1)
 		}
 	}
+	if !returns(allocated, ends) {
+		return Steps{} // the layers of one step repeat as well
+	}
 	return Steps{ends, "pattern"}
+}
+
+// returnShare is the most that a step may leave behind of what it rose by.
+const returnShare = 0.25
+
+// returns reports whether most of what is allocated between two ends is freed by
+// the second: a step gives back what it took; a layer keeps it for the backward
+// or, there, frees what another one took.
+func returns(allocated []int64, ends []int32) bool {
+	var left []float64
+	for i := 1; i < len(ends); i++ {
+		from, to := allocated[ends[i-1]], allocated[ends[i]]
+		most := slices.Max(allocated[ends[i-1] : ends[i]+1])
+		if rise := most - min(from, to); rise > 0 {
+			left = append(left, math.Abs(float64(to-from))/float64(rise))
+		}
+	}
+	slices.Sort(left)
+	return len(left) == 0 || left[len(left)/2] <= returnShare
 }
 
 // periodOf returns the shortest distance at which nearly everything repeats, 0

@@ -99,6 +99,18 @@ var phrases = [...]struct {
 	{"Zero stage", FactZeROStage},
 }
 
+// FrameworksOfFile says which training stacks a source file belongs to: those of
+// the path of a frame.
+func FrameworksOfFile(file string) Facts {
+	var facts Facts
+	for _, s := range &signs {
+		if s.kind == FactFramework && strings.Contains(file, s.words) {
+			facts = append(facts, Fact{Kind: s.kind, Key: s.words, Value: s.value})
+		}
+	}
+	return facts
+}
+
 // signs are words that settle a fact wherever they stand.
 var signs = [...]struct {
 	words string

@@ -267,8 +267,12 @@ func (w wording) lead(d *diagnose.Diagnosis) string {
 func (w wording) account(d *diagnose.Diagnosis) *AccountView {
 	a := d.Account
 	v := &AccountView{Title: w.Text("explain.account", a.Device), Total: a.Capacity, Asked: d.Tried}
+	kindsKnown := a.Of(account.Weights)+a.Of(account.Activations)+a.Of(account.Temporaries)+a.Of(account.OptimizerState)+a.Of(account.Gradients) > 0
 	for _, p := range a.Parts {
 		label := w.Text("explain.part." + string(p.Kind))
+		if p.Kind == account.Allocated && kindsKnown {
+			label = w.Text("explain.part.allocated.rest")
+		}
 		if p.PID > 0 {
 			label = w.Text("explain.part.pid", label, p.PID)
 		}

@@ -1,12 +1,14 @@
 package snapshot_test
 
 import (
+	"archive/tar"
 	"archive/zip"
 	"bytes"
 	"compress/gzip"
 	"encoding/base64"
 	"fmt"
 	"hash/crc32"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -171,6 +173,20 @@ func forms(t testing.TB, v any) map[string][]byte {
 		z.Close()
 		all[fmt.Sprintf("zip method %d", method)] = b.Bytes()
 	}
+	var mac, folder bytes.Buffer
+	archive := tar.NewWriter(&folder)
+	zipped := zip.NewWriter(&mac)
+	for _, entry := range []struct{ name, data string }{{"run/", ""}, {"run/._snapshot.pickle", "attributes"}, {"run/snapshot.pickle", string(all["protocol 4"])}} {
+		w, _ := zipped.CreateRaw(&zip.FileHeader{Name: entry.name, CompressedSize64: uint64(len(entry.data)), UncompressedSize64: uint64(len(entry.data))})
+		io.WriteString(w, entry.data)
+		if entry.data != "attributes" {
+			archive.WriteHeader(&tar.Header{Name: entry.name, Mode: 0o644, Size: int64(len(entry.data))})
+			io.WriteString(archive, entry.data)
+		}
+	}
+	zipped.Close()
+	archive.Close()
+	all["zip of a Mac"], all["tar"] = mac.Bytes(), folder.Bytes()
 	padded := append(bytes.Clone(all["protocol 4"]), 0, 0)
 	all["HTML"] = []byte("<!DOCTYPE html>\n<script>\nimport {add_local_files} from \"https://example.org/MemoryViz.js\"\n" +
 		`const local_files = [{"name": "snapshot.pickle", "base64": "` + base64.StdEncoding.EncodeToString(padded) + `"}]` +
@@ -349,6 +365,7 @@ func TestMistakes(t *testing.T) {
 		{"numpy in a pickle", []byte("\x80\x02cnumpy.core.multiarray\n_reconstruct\n."), snapshot.RicherPickle, "numpy"},
 		{"code in a pickle", []byte("\x80\x04\x8c\x02os\x8c\x06system\x93\x8c\x02id\x85R."), snapshot.RicherPickle, "os.system"},
 		{"protocol 0", []byte("(dp0\n."), snapshot.TextPickle, "protocol"},
+		{"protocol 1", []byte("}q\x00(X\x01\x00\x00\x00a"), snapshot.TextPickle, "protocol"},
 		{"another pickle", write(t, Dict{"loss", 1.5}, Python4), snapshot.NotASnapshot, "not a memory snapshot"},
 		{"another JSON", []byte(`{"loss": 1.5}`), snapshot.NotASnapshot, "not a memory snapshot"},
 		{"broken JSON", []byte(`{"segments": [}`), snapshot.Damaged, "byte 15"},
@@ -358,6 +375,8 @@ func TestMistakes(t *testing.T) {
 		{"a raw memory timeline", []byte(`[[-1, 1, 512, 0], [12, 2, 512, 1], [13, 4, -512, 1]]`), snapshot.MemoryTimeline, ""},
 		{"a page without data", []byte("<html><img src='data:image/png;base64,AAAA'></html>"), snapshot.PlotOnly, ""},
 		{"another zip", otherZip.Bytes(), snapshot.SeveralFiles, "readme.txt"},
+		{"xz", []byte("\xfd7zXZ\x00\x00\x04"), snapshot.SeveralFiles, "packed with xz"},
+		{"a zip without files", []byte("PK\x03\x04" + strings.Repeat("\x00", 22) + "\x02\x00\x00\x00a/PK\x05\x06" + strings.Repeat("\x00", 30)), snapshot.Empty, "no files"},
 		{"SQLite", []byte("SQLite format 3\x00abc"), snapshot.SQLite, ""},
 		{"text", []byte("Traceback (most recent call last):"), snapshot.NotASnapshot, "not a pickle"},
 		{"a size that is a text", write(t, bad, Python4), snapshot.Damaged, "size is not a whole number"},
@@ -390,6 +409,7 @@ func TestWhatLooksLikeASnapshot(t *testing.T) {
 		"cos\nsystem\n(S'id'\ntR.": true,
 		"(dp0\nS'a'\n":             true,
 		"checkpoint\nloaded\n\n":   false,
+		"}q\x00(X\x08\x00\x00\x00": true,
 	} {
 		if got := snapshot.Looks([]byte(text)); got != want {
 			t.Errorf("Looks(%q) = %v", text, got)
@@ -485,5 +505,24 @@ func TestDamage(t *testing.T) {
 				_ = flat(t, s)
 			}
 		}
+	}
+}
+
+func TestBzip2(t *testing.T) {
+	// {"segments": [], "device_traces": []}
+	const packed = "QlpoOTFBWSZTWVJQSmIAABGbgFAEABAACq6jHQogADFA00MjJiDUZGgaDTQRjgN6IDFArbVM34W6uxOI165+b4u5IpwoSCkoJTEA"
+	data, err := base64.StdEncoding.DecodeString(packed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := read(t, data); s.Form.Container != "bzip2+json" || s.Traces == nil {
+		t.Errorf("%+v", s)
+	}
+}
+
+func TestSnapshotsOfSeveralRanks(t *testing.T) {
+	s := read(t, write(t, Dict{"rank0", small(), "rank1", small()}, Python4))
+	if len(s.Warnings) != 1 || s.Warnings[0].Code != "several_snapshots" || !strings.Contains(s.Warnings[0].Msg, "2 snapshots") {
+		t.Errorf("%+v", s.Warnings)
 	}
 }

@@ -3,12 +3,10 @@ package snapshot
 import (
 	"bufio"
 	"bytes"
-	"compress/flate"
+	"compress/bzip2"
 	"compress/gzip"
 	"encoding/base64"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -104,6 +102,8 @@ func looks(head []byte, depth int) bool {
 		inner := make([]byte, 4096)
 		n, _ := io.ReadFull(z, inner)
 		return looks(inner[:n], depth+1)
+	case isTar(head) && len(head) > tarBlock:
+		return looks(head[tarBlock:], depth+1) // where its first file begins
 	case textPickle(head):
 		return true
 	}
@@ -122,8 +122,12 @@ func looks(head []byte, depth int) bool {
 }
 
 // textPickle reports whether a file begins as pickles of protocol 0 do: with a
-// list or dict and its memo entry, or with the name of something to call.
+// list or dict and its memo entry, or with the name of something to call; or as
+// those of protocol 1 do.
 func textPickle(head []byte) bool {
+	if bytes.HasPrefix(head, []byte("}q\x00")) || bytes.HasPrefix(head, []byte("]q\x00")) {
+		return true
+	}
 	line, rest, ok := bytes.Cut(head, []byte("\n"))
 	if !ok || len(line) < 3 || len(line) > 80 {
 		return false
@@ -145,8 +149,6 @@ func dotted(name []byte) bool {
 }
 
 var (
-	gzipMagic   = []byte{0x1f, 0x8b}
-	zipMagic    = []byte("PK\x03\x04")
 	sqliteMagic = []byte("SQLite format 3\x00")
 	bom         = []byte{0xef, 0xbb, 0xbf}
 )
@@ -163,7 +165,7 @@ func read(r io.Reader, size int64, around []string) (*Snapshot, error) {
 		return nil, &FormatError{Msg: "too many containers in each other: " + strings.Join(around, ", "), Mistake: TooDeepContents}
 	}
 	in := bufio.NewReaderSize(r, 4096)
-	head, err := in.Peek(16)
+	head, err := in.Peek(tarBlock)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
@@ -177,8 +179,15 @@ func read(r io.Reader, size int64, around []string) (*Snapshot, error) {
 		}
 		s, err := read(z, -1, append(around, "gzip"))
 		return s, compressed(err, "gzip")
+	case bytes.HasPrefix(head, bzip2Magic):
+		s, err := read(bzip2.NewReader(in), -1, append(around, "bzip2"))
+		return s, compressed(err, "bzip2")
 	case bytes.HasPrefix(head, zipMagic):
 		return readZip(in, around)
+	case isTar(head):
+		return readTar(in, around)
+	case PackedWith(head) != "":
+		return nil, &FormatError{Msg: "packed with " + PackedWith(head) + ", which is not read", Mistake: SeveralFiles}
 	case bytes.HasPrefix(head, sqliteMagic):
 		return nil, &FormatError{Msg: "this is an SQLite database, which no release of torch writes as a snapshot", Mistake: SQLite}
 	case head[0] == 0x80:
@@ -232,49 +241,6 @@ func readPickle(r io.Reader, size int64, around []string) (*Snapshot, error) {
 // legacyMagic is the first object of a checkpoint in torch's old format.
 // Source: torch/serialization.py, MAGIC_NUMBER.
 const legacyMagic = "1950a86a20f9469cfc6c"
-
-// readZip reads the first file of a zip, which is where a snapshot is that
-// somebody zipped. Checkpoints of torch.save are zips too.
-// Source of the layout: APPNOTE.TXT 6.3.10, 4.3.7.
-func readZip(in *bufio.Reader, around []string) (*Snapshot, error) {
-	var head [30]byte
-	if _, err := io.ReadFull(in, head[:]); err != nil {
-		return nil, &FormatError{Msg: "zip: the file ends in its first header", Mistake: CutOff}
-	}
-	method := binary.LittleEndian.Uint16(head[8:])
-	name := make([]byte, binary.LittleEndian.Uint16(head[26:]))
-	if _, err := io.ReadFull(in, name); err != nil {
-		return nil, &FormatError{Msg: "zip: the file ends in its first header", Mistake: CutOff}
-	}
-	if _, err := in.Discard(int(binary.LittleEndian.Uint16(head[28:]))); err != nil {
-		return nil, &FormatError{Msg: "zip: the file ends in its first header", Mistake: CutOff}
-	}
-	// torch.save writes NAME/data.pkl first, TorchScript NAME/constants.pkl or
-	// NAME/code/…; all of them NAME/version, .format_version, .data/….
-	inner := string(name)
-	if _, rest, ok := strings.Cut(inner, "/"); ok {
-		for _, own := range []string{"data.pkl", "constants.pkl", "version", "byteorder", ".format_version", ".storage_alignment", ".data", "data/", "code/"} {
-			if strings.HasPrefix(rest, own) {
-				return nil, &FormatError{Msg: fmt.Sprintf("this is a checkpoint written by torch.save: a zip that begins with %.80q", inner), Mistake: Checkpoint}
-			}
-		}
-	}
-	var content io.Reader
-	switch method {
-	case 0:
-		// Stored: the pickle ends itself, and what follows is the directory.
-		content = io.LimitReader(in, int64(binary.LittleEndian.Uint32(head[22:])))
-	case 8:
-		content = flate.NewReader(in)
-	default:
-		return nil, &FormatError{Msg: fmt.Sprintf("zip: compression method %d is not known; unzip it first", method), Mistake: SeveralFiles}
-	}
-	s, err := read(content, -1, append(around, "zip"))
-	if MistakeOf(err) == NotASnapshot {
-		return nil, &FormatError{Msg: fmt.Sprintf("zip: its first file, %.80q, is not a snapshot", inner), Mistake: SeveralFiles}
-	}
-	return s, compressed(err, "zip")
-}
 
 // readHTML reads the page that torch.cuda._memory_viz writes, which carries the
 // pickle in base64.

@@ -14,10 +14,14 @@ func (b *builder) finish(root pickle.Value) (*Snapshot, error) {
 		b.seen.traces = false
 		b.takeSegments(s, list)
 	} else {
-		top, ok := b.findTop(root, 0)
-		if !ok {
+		tops := b.findTops(nil, root, 0)
+		if len(tops) == 0 {
 			return nil, b.notASnapshot(root)
 		}
+		if len(tops) > 1 {
+			b.warnings.add("several_snapshots", "file", fmt.Sprintf("the file holds %d snapshots, one for each rank perhaps; only the first is read", len(tops)))
+		}
+		top := tops[0]
 		if err := b.takeTop(s, top); err != nil {
 			return nil, err
 		}
@@ -55,26 +59,24 @@ func (b *builder) notASnapshot(root pickle.Value) error {
 // is looked for.
 const maxWrap = 4
 
-// findTop finds the dict with the snapshot's keys.
-func (b *builder) findTop(v pickle.Value, depth int) (pickle.Value, bool) {
+// findTops appends the dicts with a snapshot's keys.
+func (b *builder) findTops(to []pickle.Value, v pickle.Value, depth int) []pickle.Value {
 	v = b.h.Resolve(v)
 	if v.Kind() == pickle.KindDict {
 		_, segments := b.h.Get(v, "segments")
 		_, traces := b.h.Get(v, "device_traces")
 		if segments || traces {
-			return v, true
+			return append(to, v)
 		}
 	}
 	if depth == maxWrap {
-		return 0, false
+		return to
 	}
 	items := b.h.Items(v)
 	for _, it := range items[:min(len(items), 200)] {
-		if found, ok := b.findTop(it, depth+1); ok {
-			return found, true
-		}
+		to = b.findTops(to, it, depth+1)
 	}
-	return 0, false
+	return to
 }
 
 func (b *builder) takeTop(s *Snapshot, top pickle.Value) error {

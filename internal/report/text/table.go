@@ -25,6 +25,10 @@ func (t *Table) Row(cells ...string) { t.rows = append(t.rows, cells) }
 // Len returns the number of rows.
 func (t *Table) Len() int { return len(t.rows) }
 
+// leastRoom is how many cells the last column needs to be wrapped in its place;
+// with less a long cell goes below its row.
+const leastRoom = 20
+
 // Table prints t.
 func (p *Printer) Table(t *Table) {
 	var widths []int
@@ -47,6 +51,11 @@ func (p *Printer) Table(t *Table) {
 			case i < len(t.Align) && t.Align[i] == Right:
 				b.WriteString(PadLeft(c, widths[i]))
 			case i == len(row)-1:
+				if room := p.width - Cells(b.String()); room < leastRoom && room < Cells(c) && i > 0 {
+					p.Line(strings.TrimRight(b.String(), " "))
+					b.Reset()
+					b.WriteString(strings.Repeat(" ", t.Indent+4))
+				}
 				p.Hanging(b.String(), c)
 				b.Reset()
 			default:

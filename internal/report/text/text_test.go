@@ -54,3 +54,16 @@ func TestBar(t *testing.T) {
 		}
 	}
 }
+
+func TestALongCellGoesBelowItsRow(t *testing.T) {
+	var b bytes.Buffer
+	p := New(&b, 50, colorprofile.NoTTY)
+	tab := &Table{Indent: 2}
+	tab.Row("a first column of text", "activations", "model.py:27 forward_of_it")
+	tab.Row("x", "y", "short")
+	p.Table(tab)
+	want := "  a first column of text  activations\n      model.py:27 forward_of_it\n  x                       y            short\n"
+	if got := b.String(); got != want {
+		t.Errorf("got\n%s", got)
+	}
+}
