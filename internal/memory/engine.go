@@ -306,17 +306,25 @@ func play(w *workload.Workload, lib library, room int64) (*played, error) {
 	out := &played{stage: newStage()}
 	out.allocator(conf)
 	out.x.reset(&out.dev)
-	if out.ends, err = run(&out.x, w, lib); err != nil {
+	if err := out.finish(w, lib); err != nil {
 		out.done()
 		return nil, err
 	}
-	out.reserved, out.failed = out.dev.a.PeakReservedBytes(), out.dev.failed
-	for _, s := range out.x.sections {
-		if s.allocated > out.peak.allocated {
-			out.peak = s
+	return out, nil
+}
+
+// finish runs the workload on the stage that is set, and takes down the outcome.
+func (p *played) finish(w *workload.Workload, lib library) (err error) {
+	if p.ends, err = run(&p.x, w, lib); err != nil {
+		return err
+	}
+	p.reserved, p.failed = p.dev.a.PeakReservedBytes(), p.dev.failed
+	for _, s := range p.x.sections {
+		if s.allocated > p.peak.allocated {
+			p.peak = s
 		}
 	}
-	return out, nil
+	return nil
 }
 
 // allocatorOf is the allocator of the workload's torch, with its settings.

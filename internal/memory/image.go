@@ -159,7 +159,7 @@ func (p *imagePlayer) load() {
 func (p *imagePlayer) train(iterations int) {
 	x := p.x
 	for it := range iterations {
-		for micro := range p.accumulation {
+		x.microBatches(p.accumulation, func() int64 { return 0 }, func(micro int) {
 			label := fmt.Sprintf("micro-batch %d", micro)
 			x.begin(Forward, label, it)
 			outer := x.newTape()
@@ -177,7 +177,7 @@ func (p *imagePlayer) train(iterations int) {
 			x.drop(loss)
 			x.grad = false
 			x.endTape(outer)
-		}
+		})
 		x.begin(Step, "optimizer step", it)
 		var ps []*parameter
 		for i := range x.params {

@@ -95,7 +95,9 @@ type machine struct {
 	turned  uint32 // the stream of the latest turn
 	// skipped says that the log leaves out stretches of the run that are like
 	// others.
-	skipped  bool
+	skipped bool
+	// each: micro-batches that recur are played like others.
+	each     bool
 	cur      int64 // allocated bytes
 	sections []section
 	items    itemTable

@@ -46,17 +46,26 @@ func (p *player) train(iterations int) {
 	}
 	for it := range iterations {
 		p.iteration = it
-		for micro := range p.accumulation {
+		p.x.microBatches(p.accumulation, p.carried, func(micro int) {
 			p.lastMicro = micro == p.accumulation-1
 			if p.fsdp != nil {
 				p.fsdp.wait = p.fsdp.defers && !p.lastMicro
 			}
 			batch = p.microBatch(batch, fmt.Sprintf("micro-batch %d", micro))
-		}
+		})
 		p.optimize(it == 0)
 		p.ends = append(p.ends, p.x.cur)
 	}
 	p.x.drop(batch...)
+}
+
+// carried is what one micro-batch hands to the next beside storages: how far
+// DeepSpeed's bucket is filled.
+func (p *player) carried() int64 {
+	if p.zero3 != nil {
+		return p.zero3.filled
+	}
+	return 0
 }
 
 // microBatch plays forward and backward of one micro-batch.

@@ -140,9 +140,7 @@ func (t *tune) train(iterations int) {
 	x := t.x
 	for it := range iterations {
 		t.iteration = it
-		for range t.accumulation {
-			t.microBatch(it)
-		}
+		x.microBatches(t.accumulation, t.carried, func(int) { t.microBatch(it) })
 		x.begin(Step, "optimizer step", it)
 		switch {
 		case t.shards != nil:
