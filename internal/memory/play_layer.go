@@ -2,6 +2,7 @@ package memory
 
 import (
 	"unoom/internal/model"
+	"unoom/internal/workload"
 )
 
 // library is what a framework, in a version, does differently from others where
@@ -35,6 +36,11 @@ type library struct {
 	// stay so.
 	kbitNormsOnly bool
 	adam          optimizerImpl
+	// logProbs is how preference objectives read logits; answersFloat: they are cast
+	// to float32 for it; holdsAnswers: the loop's variables refer to them until the
+	// next iteration.
+	logProbs                   logProbStyle
+	answersFloat, holdsAnswers bool
 	// fsdp2FrozenFloat: under mixed precision FSDP2 turns frozen weights into
 	// float32 too.
 	fsdp2FrozenFloat bool
@@ -139,6 +145,10 @@ type player struct {
 	lib library
 
 	ref *network // the frozen model that preferences are measured against; nil: none
+	// objective is a preference, "": the next token. The logits of the models that
+	// it runs are what a loop may refer to.
+	objective                                  workload.Objective
+	answered, referred, klAnswered, klReferred tensor
 
 	batch, seq int64
 	cos, sin   tensor

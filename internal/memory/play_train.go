@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"unoom/internal/model"
+	"unoom/internal/workload"
 )
 
 // batchTensors are the integer tensors of one micro-batch; the loop refers to
@@ -115,7 +116,10 @@ func (p *player) forward(previous []tensor, label string) (batch []tensor, loss 
 			return
 		}
 		loss, outputs = p.causalForward(batch[0], batch[1], p.checkpointed)
-		p.reference(batch[0], batch[1])
+	}
+	if p.objective != workload.NextToken {
+		loss = p.preferences(batch[0])
+		return batch, loss, nil, outer
 	}
 	if p.amp != f32 {
 		x.autocast(p.amp, run)

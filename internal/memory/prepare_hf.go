@@ -9,6 +9,10 @@ import (
 
 // prepareHF loads a model of transformers for its Trainer, or for a plain loop.
 func (p *player) prepareHF(w *workload.Workload) error {
+	if w.Objective == workload.Reward {
+		w = w.Clone()
+		w.Model = rewardModel(w.Model)
+	}
 	switch w.Model.Family {
 	case model.Decoder:
 	case model.Encoder:

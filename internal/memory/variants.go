@@ -267,6 +267,16 @@ func (l *library) set(key, value string) error {
 			return fmt.Errorf("reduce_bucket: %q is not a number of elements", value)
 		}
 		l.reduceBucket = n
+	case "log_probs":
+		i := slices.Index(logProbNames, value)
+		if i < 0 {
+			return fmt.Errorf("log_probs: %q is not one of %v", value, logProbNames)
+		}
+		l.logProbs = logProbStyle(i)
+	case "answers_float":
+		return flag(&l.answersFloat)
+	case "holds_answers":
+		return flag(&l.holdsAnswers)
 	case "fsdp2_frozen_float":
 		return flag(&l.fsdp2FrozenFloat)
 	case "fsdp_upcast":
@@ -314,4 +324,6 @@ var (
 	normNames = []string{"eager", "fused", "in-place", "liger"}
 	ropeNames = []string{"python", "in-place", "kernel", "complex"}
 	implNames = []string{"foreach", "loop", "fused"}
+
+	logProbNames = []string{"rows", "whole", "halves"}
 )

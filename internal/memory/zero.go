@@ -118,8 +118,12 @@ type zero12 struct {
 	zeroSettings
 	zeroStates
 	stage int
+	ranks int64
 	dt    dtype
-	// apart: masters are tensors of their own, so that gradients are not joined.
+	// apart: masters are tensors of their own, so that gradients are not joined, and
+	// stay on the card until the step even where the masters are on the host.
+	// Source: ColossalAI zero/low_level/low_level_optim.py, _update_partitoned_grad
+	// and step.
 	apart bool
 	// copyBack: after a step on the host the new masters come back in float32.
 	copyBack bool
@@ -127,13 +131,15 @@ type zero12 struct {
 	buffers []int32 // in which gradients are reduced
 	filled  int64   // elements in the current one
 	large   *parameter
-	own     int32 // this rank's share of the running micro-batch's gradients
-	summed  int32 // the same over micro-batches
+	own     int32   // this rank's share of the running micro-batch's gradients
+	pieces  []int32 // the same where it is kept apart
+	sum     bool    // there are pieces of an earlier micro-batch
+	summed  int32   // the same over micro-batches
 }
 
 // shardStates makes a zero12 of the parameters that exist.
 func (x *machine) shardStates(z *zero12, ranks int64) {
-	z.x, z.own, z.summed = x, noStorage, noStorage
+	z.x, z.own, z.summed, z.ranks = x, noStorage, noStorage, ranks
 	var trained int64
 	for i := range x.params {
 		if p := &x.params[i]; p.t.needsGrad() {
@@ -186,9 +192,19 @@ func (z *zero12) reduce() {
 		return
 	}
 	x := z.x
-	if z.own < 0 && !z.host {
-		undo := x.as(Gradients, "gradient shards")
+	switch undo := x.as(Gradients, "gradient shards"); {
+	case z.apart: // bucket by bucket
+		own := x.alloc(z.dt.size(ceilDiv(z.filled, z.ranks)))
+		if z.sum {
+			x.release(own)
+		} else {
+			z.pieces = append(z.pieces, own)
+		}
+		undo()
+	case z.own < 0 && !z.host:
 		z.own = x.alloc(z.dt.size(z.part))
+		undo()
+	default:
 		undo()
 	}
 	if z.large != nil {
@@ -212,6 +228,7 @@ func (z *zero12) endBackward(last bool) {
 		x.release(st)
 	}
 	z.buffers = z.buffers[:0]
+	z.sum = z.apart && !last
 	if z.own >= 0 {
 		if z.summed >= 0 {
 			x.release(z.own) // added to the sum
@@ -222,10 +239,18 @@ func (z *zero12) endBackward(last bool) {
 	}
 }
 
+func (z *zero12) dropPieces() {
+	for _, st := range z.pieces {
+		z.x.release(st)
+	}
+	z.pieces = z.pieces[:0]
+}
+
 func (z *zero12) step() {
 	x := z.x
 	defer x.as(Temporaries, "optimizer step")()
 	if z.host {
+		z.dropPieces() // to the host, one after the other
 		if z.copyBack {
 			x.scratch(f32.size(z.part))
 		}
@@ -239,6 +264,7 @@ func (z *zero12) step() {
 	x.release(flat)
 	x.release(z.summed)
 	z.summed = noStorage
+	z.dropPieces()
 	z.temporaries(z.part)
 	x.release(g)
 }

@@ -29,7 +29,7 @@ func Choices() map[Field][]string {
 	return map[Field][]string{
 		FieldMethod:        {"full", "lora", "qlora", "dora", "qdora", "frozen"},
 		FieldBase:          {"nf4", "nf4-double", "int8", "gptq-4bit"},
-		FieldObjective:     {"sft", "dpo", "kto", "simpo", "orpo", "ppo"},
+		FieldObjective:     {"sft", "dpo", "kto", "simpo", "orpo", "cpo", "reward", "ppo", "grpo"},
 		FieldDType:         {"fp32", "amp-bf16", "amp-fp16", "bf16", "fp16", "fp8"},
 		FieldWeights:       {"fp32", "bf16", "fp16"},
 		FieldAutocast:      {"none", "bf16", "fp16", "fp8"},

@@ -39,8 +39,10 @@ var (
 func (r *reader) objective(word, key string, v *node) {
 	switch word {
 	case "", "sft", "pt":
-	case "dpo", "kto", "simpo", "orpo", "ppo":
+	case "dpo", "kto", "simpo", "orpo", "cpo", "ppo", "grpo":
 		r.put(FieldObjective, word, key, v)
+	case "rm", "reward":
+		r.put(FieldObjective, string(Reward), key, v)
 	case "ipo":
 		r.put(FieldObjective, string(DPO), key, v)
 	default:

@@ -159,15 +159,24 @@ type Objective string
 // The objectives. Preference objectives run two answers to each sample.
 const (
 	NextToken Objective = ""
-	DPO       Objective = "dpo"   // pairs, against a frozen reference
-	KTO       Objective = "kto"   // single answers, against a frozen reference
-	SimPO     Objective = "simpo" // pairs alone
-	ORPO      Objective = "orpo"  // pairs alone
+	DPO       Objective = "dpo"    // pairs, against a frozen reference
+	KTO       Objective = "kto"    // single answers, against a frozen reference
+	SimPO     Objective = "simpo"  // pairs alone
+	ORPO      Objective = "orpo"   // pairs alone, and the next token of the chosen ones
+	CPO       Objective = "cpo"    // the same
+	Reward    Objective = "reward" // pairs, each with one number in place of logits
 	PPO       Objective = "ppo"
+	GRPO      Objective = "grpo"
 )
 
 // Pairs reports whether a sample has two answers.
-func (o Objective) Pairs() bool { return o == DPO || o == SimPO || o == ORPO }
+func (o Objective) Pairs() bool {
+	switch o {
+	case DPO, SimPO, ORPO, CPO, Reward:
+		return true
+	}
+	return false
+}
 
 // Reference reports whether a frozen copy of the model is run beside it.
 func (o Objective) Reference() bool { return o == DPO || o == KTO }
