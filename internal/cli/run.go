@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
@@ -31,7 +32,7 @@ type runFlags struct {
 	grace, peerGrace, backoff      time.Duration
 	dryRun, strict, exact, fresh   bool
 	wait, snapshot                 bool
-	fraction                       float64
+	share                          string
 	queue                          bool
 	need                           string
 	runDir, rehearse, resumeDir    string
@@ -56,8 +57,10 @@ func (a *app) runCommand() *cobra.Command {
 		Example: "  unoom run -- torchrun --nproc-per-node 8 train.py\n" +
 			"  unoom run --global-batch 64 -- python train.py --batch {micro_batch} --accum {accum}\n" +
 			"  unoom run --dry-run --global-batch 64 -- ./train -b {micro_batch} -a {accum}",
-		Args: cobra.MinimumNArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
+			if err := a.checkRun(f, args); err != nil {
+				return err
+			}
 			return a.run(f, args)
 		},
 	}
@@ -77,7 +80,7 @@ func (a *app) runCommand() *cobra.Command {
 	flags.BoolVar(&f.fresh, "fresh", false, "start as written, whatever an earlier run of this command found out")
 	flags.BoolVar(&f.wait, "wait", false, "when others hold the card, wait for it instead of stopping")
 	flags.BoolVar(&f.snapshot, "snapshot", false, "at the first out-of-memory keep a memory snapshot, for unoom explain")
-	flags.Float64Var(&f.fraction, "cap", 0, "share of the card that PyTorch's allocator may take, such as 0.5; cooperative, no isolation")
+	flags.StringVar(&f.share, "cap", "", "share of the card that PyTorch's allocator may take, such as 0.5 or 50%; cooperative, no isolation")
 	flags.BoolVar(&f.queue, "queue", false, "share the cards of this machine with other runs that do so: wait for one with room")
 	flags.StringVar(&f.need, "need", "", "with --queue: what the run will hold on its card, such as 20GiB (default: a card of its own)")
 	flags.StringVar(&f.runDir, "run-dir", "", "folder of this run (default: a new one; see unoom runs); several nodes agree in one that all see")
@@ -101,10 +104,13 @@ func (a *app) run(f runFlags, args []string) error {
 			fmt.Fprintf(a.Err, "unoom: %s: %s: %s\n", a.msgs.Text("warning"), what, err)
 		},
 	}
-	if f.fraction < 0 || f.fraction > 1 {
-		return withHint(fmt.Errorf("--cap %g: not a share", f.fraction), "--cap 0.5 is half of the card")
+	if f.share != "" {
+		share, ok := shareOf(f.share)
+		if !ok {
+			return withHint(errors.New(a.msgs.Text("run_not_a_share", f.share)), "--cap 0.5, --cap 50%")
+		}
+		o.Fraction = share
 	}
-	o.Fraction = f.fraction
 	if f.need != "" {
 		need, err := units.ParseBytes(f.need)
 		if err != nil {
@@ -142,16 +148,74 @@ func (a *app) run(f runFlags, args []string) error {
 		return exitStatus(startErr.Status)
 	}
 	if err != nil && status != 0 {
+		if errors.Is(err, supervise.ErrNoCard) {
+			fmt.Fprintf(a.Err, "unoom: %s: %s\nunoom: %s: %s\n", a.msgs.Text("error"), a.msgs.Text("run_no_card"), a.msgs.Text("hint"), a.msgs.Text("run_hint_queue"))
+			return exitStatus(status)
+		}
 		fmt.Fprintf(a.Err, "unoom: %s: %s\n", a.msgs.Text("error"), err)
 		return exitStatus(status)
 	}
 	if err != nil {
-		return withHint(err, a.msgs.Text("run_hint_template"))
+		return a.templateError(err)
 	}
 	if status != 0 {
 		return exitStatus(status)
 	}
 	return nil
+}
+
+// checkRun refuses what cannot be meant.
+func (a *app) checkRun(f runFlags, args []string) error {
+	if len(args) == 0 {
+		return withHint(errors.New(a.msgs.Text("run_no_command")), "unoom run -- python train.py")
+	}
+	for _, n := range []struct {
+		flag        string
+		value, from int
+	}{
+		{"--global-batch", f.globalBatch, 0}, {"--micro-batch", f.microBatch, 0}, {"--world", f.world, 0},
+		{"--max-restarts", f.maxRestarts, 0}, {"--min-micro-batch", f.minMicro, 1},
+	} {
+		if n.value < n.from {
+			return withHint(errors.New(a.msgs.Text("run_negative", n.flag, n.value, n.from)), "unoom run --help")
+		}
+	}
+	if f.need != "" && !f.queue {
+		return withHint(errors.New(a.msgs.Text("run_need_alone")), a.msgs.Text("run_hint_need", f.need))
+	}
+	if supervise.ParseTemplate(args).Batch() {
+		return nil
+	}
+	if f.globalBatch > 0 {
+		fmt.Fprintf(a.Err, "unoom: %s: %s\n", a.msgs.Text("warning"), a.msgs.Text("run_batch_unused", "--global-batch"))
+	} else if f.microBatch > 0 {
+		fmt.Fprintf(a.Err, "unoom: %s: %s\n", a.msgs.Text("warning"), a.msgs.Text("run_batch_unused", "--micro-batch"))
+	}
+	return nil
+}
+
+// shareOf reads a share of the card: 0.5 or 50%.
+func shareOf(text string) (float64, bool) {
+	number, percent := strings.CutSuffix(text, "%")
+	x, err := strconv.ParseFloat(number, 64)
+	if percent {
+		x /= 100
+	}
+	return x, err == nil && x > 0 && x <= 1
+}
+
+// templateError says what would be right in place of a command's placeholders.
+func (a *app) templateError(err error) error {
+	if e, ok := errors.AsType[*supervise.MicroBatchError](err); ok {
+		var divisors []string
+		for d := 1; d <= e.Rows; d++ {
+			if e.Rows%d == 0 {
+				divisors = append(divisors, strconv.Itoa(d))
+			}
+		}
+		return withHint(err, a.msgs.Text("run_hint_divisors", strings.Join(divisors, " ")))
+	}
+	return withHint(err, a.msgs.Text("run_hint_template"))
 }
 
 func (a *app) sayCannotStart(name string, err *supervise.StartError) {
@@ -170,7 +234,7 @@ func (a *app) sayCannotStart(name string, err *supervise.StartError) {
 func (a *app) runDry(o supervise.Options) error {
 	dry, err := supervise.Dry(o)
 	if err != nil {
-		return withHint(err, a.msgs.Text("run_hint_template"))
+		return a.templateError(err)
 	}
 	if a.json {
 		return a.printJSON("unoom/run-dry/v1", nil, dry)

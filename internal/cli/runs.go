@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"math"
@@ -63,17 +64,25 @@ func (a *app) runsList(all bool) error {
 	for _, id := range []string{"id", "state", "tries", "outcome", "command"} {
 		head = append(head, text.Style(text.Faint, a.msgs.Text("runs_col_"+id)))
 	}
-	t.Row(head...)
+	rows := [][]string{head}
 	for _, h := range list {
 		outcome := ""
 		if n := len(h.Tries); n > 0 && h.Tries[n-1].Ended != nil {
 			outcome = a.msgs.Text("runs_outcome_" + h.Tries[n-1].Ended.Outcome)
 		}
-		command := shellLine(h.Run.Command)
-		if room := p.Width() - 60; text.Cells(command) > room && room > 12 {
-			command = command[:min(len(command), room-1)] + "…"
+		rows = append(rows, []string{h.Run.ID, a.stateWord(h.State), strconv.Itoa(len(h.Tries)), outcome, shellLine(h.Run.Command)})
+	}
+	// A line for each run: the command takes the room that the others leave.
+	room := p.Width()
+	for i := range len(head) - 1 {
+		widest := slices.MaxFunc(rows, func(x, y []string) int { return cmp.Compare(text.Cells(x[i]), text.Cells(y[i])) })
+		room -= text.Cells(widest[i]) + 2
+	}
+	for _, row := range rows {
+		if last := len(row) - 1; room > 8 {
+			row[last] = text.Cut(row[last], room)
 		}
-		t.Row(h.Run.ID, a.stateWord(h.State), strconv.Itoa(len(h.Tries)), outcome, command)
+		t.Row(row...)
 	}
 	p.Table(&t)
 	a.sayAccuracy(p, list)

@@ -15,6 +15,10 @@ func (s *session) tellRetry(n int, past Past, next Next, settings ledger.Setting
 	v := past.Verdict
 	s.sayFailed(n, v)
 	s.Say(next.Why, anys(next.Args)...)
+	if next.Roomy > 0 {
+		rows := settings.MicroBatch * max(1, settings.Accumulation)
+		s.Say("run_why_divisors", next.Roomy, settings.MicroBatch, rows)
+	}
 	if settings.Resume != "" {
 		s.Say("run_resume", settings.Resume)
 	} else {
@@ -24,21 +28,19 @@ func (s *session) tellRetry(n int, past Past, next Next, settings ledger.Setting
 
 // sayFailed says how attempt n failed, as far as it is known.
 func (s *session) sayFailed(n int, v Verdict) {
-	where := v.Phase
-	if where == "" {
-		where = "?"
+	id, where := "run_failed_"+string(v.Outcome), v.Phase
+	switch v.Outcome {
+	case DeviceOOM, Fragmented, OtherTenant:
+		if v.Outcome != OtherTenant && (v.Figures.Tried == 0 || v.Figures.Capacity == 0) {
+			id = "run_failed_bare"
+		} else if where == "" {
+			id += "_unplaced"
+		}
 	}
 	if v.Process != nil {
 		where += fmt.Sprintf(", step %d", v.Step)
 	}
-	tried, capacity := "?", "?"
-	if v.Figures.Tried > 0 {
-		tried = v.Figures.Tried.String()
-	}
-	if v.Figures.Capacity > 0 {
-		capacity = v.Figures.Capacity.String()
-	}
-	s.Say("run_failed_"+string(v.Outcome), n, where, tried, capacity)
+	s.Say(id, n, where, v.Figures.Tried.String(), v.Figures.Capacity.String())
 }
 
 // end closes the run and returns its status.
@@ -67,7 +69,11 @@ func (s *session) end(n int, past Past, next Next, status int) (int, error) {
 			}
 		}
 	case v.Outcome == Done && n > 1:
-		s.Say("run_done", n-1, past.Micro, past.Accumulation)
+		if past.Settings.MicroBatch > 0 && past.Micro > 0 {
+			s.Say("run_done", n-1, past.Micro, past.Accumulation)
+		} else {
+			s.Say("run_done_as_written", n-1)
+		}
 		past.Settings.Resume = "" // a run that has ended begins anew
 		s.remember(past.Settings)
 	case past.Broken:

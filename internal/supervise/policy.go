@@ -76,6 +76,9 @@ type Next struct {
 	Predicted *ledger.Predicted
 	Why       string // message id
 	Args      []string
+	// Roomy is a micro-batch that is expected to fit too and is larger by more than
+	// a tenth, but does not divide the rows of a step; 0: there is none.
+	Roomy int
 }
 
 // margin is what a prediction keeps free: allocations at later steps are not
@@ -105,22 +108,22 @@ func Decide(past []Past, can Abilities, lim Limits) Next {
 		return Next{Action: ActionStop, Why: "run_why_bug"}
 	case SharedMemory:
 		return Next{Action: ActionStop, Why: "run_why_shm"}
-	}
-	if n := noProgress(past); n >= 3 {
-		return Next{Action: ActionGiveUp, Why: "run_why_no_progress", Args: []string{strconv.Itoa(n)}}
-	}
-	if len(past) > lim.MaxRestarts {
-		return Next{Action: ActionStop, Why: "run_why_restarts", Args: []string{strconv.Itoa(lim.MaxRestarts)}}
-	}
-	switch v.Outcome {
-	case HostOOM:
-		return decideHost(past)
-	case OtherTenant:
+	case OtherTenant: // neither of the rules below: others may hold a card for days
 		if lim.Wait {
 			return Next{Action: ActionWait, Settings: last.Settings, Why: "run_why_wait_tenant",
 				Args: []string{v.Figures.Others.String()}}
 		}
 		return Next{Action: ActionStop, Why: "run_why_tenant", Args: []string{v.Figures.Others.String()}}
+	}
+	if n := noProgress(past); n >= 3 {
+		return Next{Action: ActionGiveUp, Why: "run_why_no_progress", Args: []string{strconv.Itoa(n)}}
+	}
+	if failures(past) > lim.MaxRestarts {
+		return Next{Action: ActionStop, Why: "run_why_restarts", Args: []string{strconv.Itoa(lim.MaxRestarts)}}
+	}
+	switch v.Outcome {
+	case HostOOM:
+		return decideHost(past)
 	case OutsideOOM:
 		return decideOutside(past, can, lim)
 	case Fragmented:
@@ -129,6 +132,18 @@ func Decide(past []Past, can Abilities, lim Limits) Next {
 		}
 	}
 	return decideDevice(past, can, lim)
+}
+
+// failures counts the attempts that failed by themselves, and not on a card that
+// others held.
+func failures(past []Past) int {
+	n := 0
+	for _, p := range past {
+		if p.Verdict.Outcome != OtherTenant {
+			n++
+		}
+	}
+	return n
 }
 
 // noProgress counts the newest attempts in a row that failed in the same way at
@@ -258,10 +273,24 @@ func smallerBatch(past []Past, can Abilities) (Next, bool) {
 			next.Why = "run_why_batch_uneven"
 		}
 		easeTight(&next, last, can)
+		if !can.Uneven {
+			next.Roomy = roomy(pred, m, last.Micro)
+		}
 		next.Args = []string{strconv.Itoa(s.MicroBatch), strconv.Itoa(s.Accumulation), strconv.Itoa(last.Micro), strconv.Itoa(max(1, last.Accumulation))}
 		return next, true
 	}
 	return Next{}, false
+}
+
+// roomy returns the largest micro-batch below limit that is expected to fit, if
+// it is more than a tenth larger than the one that was chosen.
+func roomy(pred func(int) (*ledger.Predicted, bool), chosen, limit int) int {
+	for m := limit - 1; 10*m > 11*chosen; m-- {
+		if p, fits := pred(m); fits && p != nil && p.Source != "attempts" { // that one is a guess
+			return m
+		}
+	}
+	return 0
 }
 
 // easeTight joins the free pieces from the start where a size was seen to fit with

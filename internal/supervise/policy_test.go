@@ -101,6 +101,45 @@ func TestDecide(t *testing.T) {
 	}
 }
 
+// Others may hold the card for days: waiting for them is no restart, and no lack of
+// progress.
+func TestWaitingHasNoEnd(t *testing.T) {
+	busy := func(p *Past) { p.Verdict.Outcome = OtherTenant }
+	var past []Past
+	for range 20 {
+		past = append(past, oom(busy))
+	}
+	lim := Limits{MaxRestarts: 1, Wait: true}
+	if n := Decide(past, Abilities{}, lim); n.Action != ActionWait {
+		t.Errorf("%s, %s after 20 times", n.Action, n.Why)
+	}
+	can := Abilities{Batch: "hf_trainer"}
+	past = append(past, oom(nil))
+	if n := Decide(past, can, lim); n.Action != ActionRetry {
+		t.Errorf("%s, %s: the card is free now, and this is the first failure", n.Action, n.Why)
+	}
+	past = append(past, oom(func(p *Past) { p.Micro, p.Accumulation = 16, 2 }))
+	if n := Decide(past, can, lim); n.Why != "run_why_restarts" {
+		t.Errorf("%s, %s after two failures, one restart permitted", n.Action, n.Why)
+	}
+}
+
+// Where only divisors are permitted, what they leave unused is told.
+func TestRoomLeftByDivisors(t *testing.T) {
+	seen := oom(calibrated(gib, 1, 2, 16)) // 24 rows fit, 32 did not
+	equal := Decide([]Past{seen}, Abilities{Batch: "lightning"}, Limits{MaxRestarts: 8, MinMicro: 1})
+	if equal.Settings.MicroBatch != 16 || equal.Roomy <= 17 || equal.Roomy >= 32 {
+		t.Errorf("micro-batch %d, room for %d", equal.Settings.MicroBatch, equal.Roomy)
+	}
+	free := Decide([]Past{seen}, Abilities{Batch: "hf_trainer", Uneven: true}, Limits{MaxRestarts: 8, MinMicro: 1})
+	if free.Roomy != 0 {
+		t.Errorf("micro-batch %d, room for %d: any size is permitted", free.Settings.MicroBatch, free.Roomy)
+	}
+	if guess := Decide([]Past{oom(nil)}, Abilities{Batch: "lightning"}, Limits{MaxRestarts: 8, MinMicro: 1}); guess.Roomy != 0 {
+		t.Errorf("%d: nothing was measured", guess.Roomy)
+	}
+}
+
 // The largest micro-batch that fits, and no more passes than it needs.
 func TestUnequalMicroBatches(t *testing.T) {
 	can := Abilities{Batch: "hf_trainer", Uneven: true}

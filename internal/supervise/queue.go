@@ -36,6 +36,9 @@ type Claim struct {
 	Holding units.Bytes `json:"-"`
 }
 
+// ErrNoCard says that there is no card to share.
+var ErrNoCard = errors.New("queue: nvidia-smi lists no card that may be used")
+
 // admitMargin is kept free on a card that jobs share, per cent.
 const admitMargin = 5
 
@@ -208,7 +211,7 @@ func SMICards(ctx context.Context, visible string) ([]CardState, error) {
 		return nil, fmt.Errorf("queue: %w", err)
 	}
 	if len(devices) == 0 {
-		return nil, errors.New("queue: nvidia-smi lists no card that may be used")
+		return nil, ErrNoCard
 	}
 	holders, _ := smi.Holders(ctx) // nobody can say: then what a card holds counts as others'
 	return cardStates(devices, holders), nil

@@ -122,8 +122,13 @@ func Run(o Options) (int, error) {
 	settings.Fraction = o.Fraction
 	if o.Queue != nil {
 		card, err := s.enterQueue()
-		if err != nil {
-			return StatusFailed, err // started all the same it could collide
+		if err != nil { // started all the same it could collide
+			status := StatusFailed
+			if sig := s.forward.ending(); sig != 0 {
+				status, err = 128+int(sig), nil
+			}
+			s.note(ledger.Record{Kind: ledger.KindEnd, End: &ledger.End{Status: status, Outcome: string(Stopped)}})
+			return status, err
 		}
 		defer func() { _ = o.Queue.Leave(s.id) }()
 		s.card = card

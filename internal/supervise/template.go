@@ -91,6 +91,13 @@ func number(n int) string {
 	return strconv.Itoa(n)
 }
 
+// A MicroBatchError says that a micro-batch does not divide the rows of a step.
+type MicroBatchError struct{ Micro, Rows int }
+
+func (e *MicroBatchError) Error() string {
+	return fmt.Sprintf("--micro-batch %d: does not divide the %d samples of each process", e.Micro, e.Rows)
+}
+
 // Start returns the settings of a template's first attempt: the micro-batch
 // asked for, else the largest, so that the effective batch is exact.
 func (t Template) Start(globalBatch, micro, world int) (ledger.Settings, error) {
@@ -115,7 +122,7 @@ func (t Template) Start(globalBatch, micro, world int) (ledger.Settings, error) 
 		}
 	}
 	if share%micro != 0 {
-		return s, fmt.Errorf("--micro-batch %d: does not divide the %d samples of each process", micro, share)
+		return s, &MicroBatchError{micro, share}
 	}
 	s.MicroBatch, s.Accumulation = micro, share/micro
 	return s, nil

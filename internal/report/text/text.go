@@ -12,6 +12,7 @@ import (
 
 	"charm.land/lipgloss/v2"
 	"github.com/charmbracelet/colorprofile"
+	"github.com/charmbracelet/x/ansi"
 )
 
 // A Role is what a piece of text is, from which its colour follows.
@@ -104,6 +105,9 @@ func (p *Printer) Hanging(prefix, text string) {
 
 // Cells returns the number of terminal cells that text takes.
 func Cells(text string) int { return lipgloss.Width(text) }
+
+// Cut shortens text to width cells; an ellipsis stands for what is gone.
+func Cut(text string, width int) string { return ansi.Truncate(text, width, "…") }
 
 // PadRight fills text with spaces to width cells.
 func PadRight(text string, width int) string {

@@ -22,6 +22,7 @@ model = GPT2LMHeadModel(
 )
 tokens = torch.Generator().manual_seed(1)
 length = 32 if full else 48
+model = model.to(getattr(torch, os.environ.get("DTYPE", "float32")))
 vocabulary = model.config.vocab_size
 data = [{"input_ids": torch.randint(0, vocabulary, (length,), generator=tokens)} for _ in range(max(batch * 2, 96))]
 for i, row in enumerate(data):
@@ -30,8 +31,9 @@ for i, row in enumerate(data):
 arguments = TrainingArguments(
     out,
     per_device_train_batch_size=batch,
+    gradient_accumulation_steps=int(os.environ.get("ACCUM", "1")),
     max_steps=steps,
-    learning_rate=5e-5 if full else 1e-3,  # the default; and a fast one
+    learning_rate=float(os.environ.get("LR", "5e-5" if full else "1e-3")),  # the default; and a fast one
     save_steps=int(os.environ.get("SAVE_STEPS", "1000")),
     use_cpu=True,
     report_to=[],
