@@ -136,6 +136,7 @@ type ConvOpt struct {
 	KernelW, PadW                     int64 // where they differ from the height's; -1 for a padding of 0
 	Frozen                            bool
 	Standard                          bool // kernels are standardised and scaled by a gain
+	Centred                           bool // kernels are standardised by plain arithmetic, without a gain
 }
 
 // Conv adds a two-dimensional convolution to out channels with a square kernel.
@@ -152,7 +153,7 @@ func (b *Builder) Conv(x Value, name string, out, kernel int64, o ConvOpt) Value
 		b.fail(name, "a kernel of %d×%d does not fit into %d×%d", win.Kernel[0], win.Kernel[1], h, w)
 		oh, ow = 1, 1
 	}
-	nd := Node{Op: Conv, Name: b.full(name), In: []Value{x}, Conv: win, Frozen: o.Frozen, Standard: o.Standard,
+	nd := Node{Op: Conv, Name: b.full(name), In: []Value{x}, Conv: win, Frozen: o.Frozen, Standard: o.Standard, Centred: o.Centred,
 		Params: []Param{{Name: "weight", Shape: []int64{out, c / g, win.Kernel[0], win.Kernel[1]}}}}
 	if o.Bias {
 		nd.Params = append(nd.Params, Param{Name: "bias", Shape: []int64{out}})

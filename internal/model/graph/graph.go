@@ -83,6 +83,8 @@ type Node struct {
 	Frozen  bool    // parameters are not trained, and norms use their running statistics
 	// Standard says that a convolution's kernels are standardised before each use.
 	Standard bool
+	// Centred says so of plain arithmetic: what is left of the mean is kept too.
+	Centred bool
 }
 
 // A Window is the geometry of a convolution or a pool.

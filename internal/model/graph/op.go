@@ -131,6 +131,10 @@ func (g *Graph) Keeps(n *Node, old bool) Keeps {
 		if n.Standard { // what the kernels became
 			extra(Float, n.Params[0].Shape...)
 		}
+		if n.Centred && trained() {
+			extra(Float, n.Params[0].Shape...)
+			extra(Float, n.Params[0].Shape...)
+		}
 	case CrissCross:
 		k.Operands = []int{0, 1}
 	case MatMul, Mul, Div:

@@ -1,7 +1,6 @@
 package vision
 
 import (
-	"strconv"
 	"strings"
 
 	"unoom/internal/model/graph"
@@ -11,12 +10,15 @@ import (
 // builds it: a backbone whose first stages are not trained, the pyramid, and a
 // head of one stage or proposals with heads on regions.
 type detector struct {
-	backbone string // r50, r101, x101_32x4d, x101_64x4d, x101_32x8d, hr18, hr32, hr40
+	backbone string // r50, x101_32x4d, hr18, regnetx-032, r2-101, s50
 	method   string // rpn, faster, mask, cascade, cascade_mask, retinanet, fcos, atss
 	caffe    bool   // the strides are in the 1×1 convolutions, norms are not trained
 	folded   bool   // frozen norms are a product and a sum: detectron2
 	group    bool   // group norm everywhere, and nothing is frozen but the stem
-	neck     string // "": a pyramid; c4, dc5: heads on one map
+	standard bool   // group norm everywhere on standardised kernels
+	sync     bool   // the backbone's norms see the whole batch and are trained
+	context  int64  // global context blocks of this reduction, 0: none
+	neck     string // "": a pyramid; "pafpn": and a path back up; c4, dc5: heads on one map
 	resnet   *resnet
 	classes  int64
 }
@@ -41,7 +43,7 @@ func (d *detector) build(b *net, in Input) {
 		return
 	}
 	b.frozen, b.normEval, b.folded, b.norm = false, false, false, ""
-	if d.neck != "" {
+	if d.neck == "c4" || d.neck == "dc5" {
 		d.single(b, maps[len(maps)-1], in)
 		return
 	}
@@ -59,61 +61,14 @@ func (d *detector) build(b *net, in Input) {
 		d.dense(b, levels, 1, d.classes, true, true)
 		return
 	}
+	centred := b.centred
+	b.centred = false
 	losses := d.proposals(b, levels, pyramidWidth, 3)
+	b.centred = centred
 	if d.method != "rpn" {
 		losses = append(losses, d.regions(b, levels[:4], in)...)
 	}
 	b.sumLosses(losses)
-}
-
-// features adds the backbone.
-func (d *detector) features(b *net, x graph.Value) []graph.Value {
-	if width, ok := strings.CutPrefix(d.backbone, "hr"); ok {
-		w, err := strconv.ParseInt(width, 10, 64)
-		if err != nil || w < 1 || w > 128 {
-			b.Fail("backbone %q is not known", d.backbone)
-			return nil
-		}
-		maps := hrnet(b, x, w, false)
-		// HRFPN: all maps at the size of the first, joined, and pooled again.
-		s := b.Shape(maps[0])
-		joined := []graph.Value{maps[0]}
-		for _, m := range maps[1:] {
-			joined = append(joined, b.Resize(m, s[2], s[3]))
-		}
-		y := b.Conv(b.Cat(1, joined...), "neck.reduction_conv", pyramidWidth, 1, graph.ConvOpt{Bias: true})
-		outs := []graph.Value{y}
-		for i := range 3 {
-			k := int64(2) << i
-			outs = append(outs, b.AvgPool(y, k, k, 0, false))
-		}
-		return outs
-	}
-	if len(d.backbone) < 2 || d.backbone[0] != 'r' && d.backbone[0] != 'x' {
-		b.Fail("backbone %q is not known", d.backbone)
-		return nil
-	}
-	kind, rest, _ := strings.Cut(d.backbone[1:], "_")
-	depth, _ := strconv.Atoi(kind)
-	r := plainResNet(depth)
-	if d.backbone[0] == 'x' {
-		groups, width, _ := strings.Cut(strings.TrimSuffix(rest, "d"), "x")
-		r.groups, _ = strconv.ParseInt(groups, 10, 64)
-		r.widthPerGroup, _ = strconv.ParseInt(width, 10, 64)
-	}
-	r.caffe, r.frozen, r.normEval = d.caffe, 1, true
-	if d.group {
-		r.norm, r.normEval = graph.GroupNorm, false
-		b.groups = 32
-	}
-	switch d.neck {
-	case "c4":
-		r.upTo = 3
-	case "dc5":
-		r.strides, r.dilations = []int64{1, 2, 2, 1}, []int64{1, 1, 1, 2}
-	}
-	d.resnet, b.folded = r, d.folded
-	return r.forward(b, x)
 }
 
 // pyramid is FPN, or for HRNet's joined maps their last convolutions.
@@ -121,7 +76,7 @@ func (d *detector) pyramid(b *net, maps []graph.Value) []graph.Value {
 	if d.group {
 		b.norm, b.groups = graph.GroupNorm, 32
 	}
-	b.bias = !d.group
+	b.bias, b.centred = !d.group, d.standard
 	defer func() { b.bias = false }()
 	one := func(x graph.Value, name string, kernel, stride int64) graph.Value {
 		return b.convNorm(x, name, pyramidWidth, kernel, graph.ConvOpt{Stride: stride, Padding: kernel / 2}, none)
@@ -145,6 +100,14 @@ func (d *detector) pyramid(b *net, maps []graph.Value) []graph.Value {
 	for i, l := range from {
 		levels = append(levels, one(l, block("neck.fpn_convs.", i, 0), 3, 1))
 	}
+	if d.neck == "pafpn" {
+		for i := range levels[1:] {
+			levels[i+1] = b.AddTo(levels[i+1], one(levels[i], block("neck.downsample_convs.", i, 0), 3, 2))
+		}
+		for i := range levels[1:] {
+			levels[i+1] = one(levels[i+1], block("neck.pafpn_convs.", i, 0), 3, 1)
+		}
+	}
 	last := levels[len(levels)-1]
 	if d.twoStage() {
 		return append(levels, b.MaxPool(last, 1, 2, 0, false))
@@ -159,6 +122,10 @@ func (d *detector) pyramid(b *net, maps []graph.Value) []graph.Value {
 	p7 := one(b.Act(graph.ReLU, p6, false), "neck.p7", 3, 2)
 	return append(levels, p6, p7)
 }
+
+// deepHead says that the head on regions has four convolutions with norms, as
+// ResNeSt's detectors have.
+func (d *detector) deepHead() bool { return strings.HasPrefix(d.backbone, "s") }
 
 func (d *detector) twoStage() bool {
 	switch d.method {
@@ -329,15 +296,18 @@ func (d *detector) regions(b *net, levels []graph.Value, in Input) []graph.Value
 	for stage := range stages {
 		b.In(block("roi_head.", stage, 0), func() {
 			x := d.pooled(b, levels, n, 7)
-			if d.group {
+			if d.group || d.deepHead() {
 				b.norm, b.groups, b.bias = graph.GroupNorm, 32, false
+				if !d.group {
+					b.norm = graph.SyncNorm
+				}
 				for i := range 4 {
 					x = b.convNorm(x, block("shared_convs.", 0, i), pyramidWidth, 3, graph.ConvOpt{Padding: 1}, main)
 				}
 			}
 			x = b.View(x, n, pyramidWidth*49)
 			x = b.Act(graph.ReLU, b.Linear(x, "shared_fcs.0", 1024, true), true)
-			if !d.group {
+			if !d.group && !d.deepHead() {
 				x = b.Act(graph.ReLU, b.Linear(x, "shared_fcs.1", 1024, true), true)
 			}
 			losses = append(losses, d.predictions(b, x, stages == 1)...)
@@ -376,8 +346,11 @@ func (d *detector) masks(b *net, levels []graph.Value, in Input, n int64) graph.
 func (d *detector) drawn(b *net, x graph.Value, in Input, convs int) graph.Value {
 	n := b.Shape(x)[0]
 	b.norm, b.bias = "", true
-	if d.group {
+	switch {
+	case d.group:
 		b.norm, b.groups, b.bias = graph.GroupNorm, 32, false
+	case d.deepHead():
+		b.norm, b.bias = graph.SyncNorm, false
 	}
 	for i := range convs {
 		x = b.convNorm(x, block("mask_head.convs.", 0, i), pyramidWidth, 3, graph.ConvOpt{Padding: 1}, main)

@@ -26,7 +26,7 @@ func (d *detector) single(b *net, m graph.Value, in Input) {
 		x = cut(n, 14)
 		b.norm, b.folded, b.bias = graph.BatchNorm, d.folded, false
 		for i := range 3 {
-			b.In(block("roi_heads.res", 5, i), func() { x = d.resnet.bottleneck(b, x, 512, int64(1+(2-i)/2), 1) })
+			b.In(block("roi_heads.res", 5, i), func() { x = d.resnet.bottleneck(b, x, 512, int64(1+(2-i)/2), 1, 3, i == 0) })
 		}
 		b.folded = false
 		y := b.AdaptivePool(x, 1, 1)

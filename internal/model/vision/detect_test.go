@@ -26,6 +26,8 @@ func TestDetectorNames(t *testing.T) {
 		"cascade-rcnn_hrnetv2p-w32-20e_coco":            {Method: "cascade", Backbone: "hr32"},
 		"retinanet_ghm_r101_fpn_1x_coco":                {Method: "retinanet", Backbone: "r101"},
 		"fcos_r50_caffe_fpn_gn-head_1x_coco":            {Method: "fcos", Backbone: "r50", Caffe: true},
+		"faster_rcnn R-50-FPN":                          {Method: "faster", Backbone: "r50"},
+		"retinanet_regnetx-800MF_fpn_1x_coco":           {Method: "retinanet", Backbone: "regnetx-008"},
 		"mask_rcnn_r50_fpn_gn-all_2x_coco":              {Method: "mask", Backbone: "r50", Group: true},
 		"COCO-Detection/faster_rcnn_X_101_32x8d_FPN_3x": {Method: "faster", Backbone: "x101_32x8d", Caffe: true, Folded: true},
 	} {
@@ -38,7 +40,8 @@ func TestDetectorNames(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", name, *got, want)
 		}
 	}
-	for _, name := range []string{"faster_rcnn_r50_fpn_dpool_1x_coco", "LVISv0.5-InstanceSegmentation/mask_rcnn_R_50_FPN_1x"} {
+	for _, name := range []string{"faster_rcnn_r50_fpn_dpool_1x_coco", "LVISv0.5-InstanceSegmentation/mask_rcnn_R_50_FPN_1x", "retinanet_r50_nasfpn_crop640_50e_coco", "atss_r50_fpn_dyhead_1x_coco",
+		"faster_rcnn_r50_fpg_crop640_50e_coco", "cascade_rcnn_r50_rfp_1x_coco", "faster-rcnn_r50-attn1111_fpn_1x_coco"} {
 		if s := ParseName(name); s != nil {
 			t.Errorf("%s was taken for %+v", name, s)
 		}

@@ -18,7 +18,7 @@ func hrnet(b *net, x graph.Value, width int64, small bool) []graph.Value {
 		blocks, modules, first = 2, []int{1, 3, 2}, 2
 	}
 	for i := range first {
-		b.In(block("layer", 1, i), func() { x = r.bottleneck(b, x, 64, 1, 1) })
+		b.In(block("layer", 1, i), func() { x = r.bottleneck(b, x, 64, 1, 1, 0, false) })
 	}
 	xs := []graph.Value{x}
 	for stage := range 3 {
@@ -98,7 +98,7 @@ func hrnetClassify(b *net, x graph.Value, width int64, small bool, classes int64
 	r := plainResNet(50)
 	var y graph.Value
 	for i, m := range xs {
-		b.In(block("incre_modules.", 0, i), func() { m = r.bottleneck(b, m, 32<<i, 1, 1) })
+		b.In(block("incre_modules.", 0, i), func() { m = r.bottleneck(b, m, 32<<i, 1, 1, 0, false) })
 		if i == 0 {
 			y = m
 			continue

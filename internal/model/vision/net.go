@@ -25,6 +25,7 @@ type net struct {
 	frozen   bool
 	normEval bool
 	bias     bool // convolutions before a norm have a bias too
+	centred  bool // convolutions before a norm standardise their kernels
 	split    bool // group norm is a norm, then a product and a sum with parameters
 	folded   bool // norms are a product and a sum with fixed numbers
 }
@@ -62,6 +63,7 @@ const (
 func (b *net) convNorm(x graph.Value, name string, out, kernel int64, o graph.ConvOpt, a activation) graph.Value {
 	o.Frozen = o.Frozen || b.frozen
 	o.Bias = o.Bias || b.bias
+	o.Centred = o.Centred || b.centred
 	b.In(name, func() {
 		x = b.Conv(x, "conv", out, kernel, o)
 		x = b.normed(x, "bn")

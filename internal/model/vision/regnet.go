@@ -71,9 +71,19 @@ func (r *regnet) stages() (widths, groups []int64, depths []int) {
 
 // forward adds the network.
 func (r *regnet) forward(b *net, x graph.Value, classes int64) graph.Value {
+	maps := r.features(b, x, -1)
+	return b.classifier(maps[len(maps)-1], classes, 0)
+}
+
+// features returns the maps of the stages, of which the first are not trained; -1:
+// all and the stem are.
+func (r *regnet) features(b *net, x graph.Value, frozen int) []graph.Value {
 	widths, groups, depths := r.stages()
+	b.frozen = frozen >= 0
 	x = b.convNorm(x, "stem", 32, 3, graph.ConvOpt{Stride: 2, Padding: 1}, relu)
+	var maps []graph.Value
 	for stage, n := range depths {
+		b.frozen = stage < frozen
 		for i := range n {
 			stride := int64(1)
 			if i == 0 {
@@ -93,8 +103,10 @@ func (r *regnet) forward(b *net, x graph.Value, classes int64) graph.Value {
 				x = b.Act(graph.ReLU, b.Add(y, x), true)
 			})
 		}
+		maps = append(maps, x)
 	}
-	return b.classifier(x, classes, 0)
+	b.frozen = false
+	return maps
 }
 
 var (

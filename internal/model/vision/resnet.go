@@ -29,6 +29,8 @@ type resnet struct {
 	normEval      bool                                       // norms use their running statistics
 	splits        int64                                      // ResNeSt's radix, 0: plain
 	squeeze       int64                                      // squeeze-and-excitation by this factor, 0: none
+	scales        int64                                      // Res2Net's splits of a bottleneck, 0: one convolution
+	context       int64                                      // global context with this reduction after the last convolution, from the second stage on; 0: none
 	ceilPool      bool                                       // the stem's pool rounds up
 	between       func(stage int, x graph.Value) graph.Value // what is done to a stage's maps before the next, nil: nothing
 }
@@ -107,7 +109,7 @@ func (r *resnet) forward(b *net, x graph.Value) []graph.Value {
 			}
 			b.In(block("layer", stage+1, i), func() {
 				if bottleneck {
-					x = r.bottleneck(b, x, width, stride, dilation)
+					x = r.bottleneck(b, x, width, stride, dilation, stage, i == 0)
 				} else {
 					x = r.basic(b, x, width, stride, dilation)
 				}
@@ -143,14 +145,19 @@ func (r *resnet) basic(b *net, x graph.Value, width, stride, dilation int64) gra
 	return b.Act(graph.ReLU, y, true)
 }
 
-func (r *resnet) bottleneck(b *net, x graph.Value, width, stride, dilation int64) graph.Value {
+func (r *resnet) bottleneck(b *net, x graph.Value, width, stride, dilation int64, stage int, first bool) graph.Value {
 	mid := width * r.widthPerGroup / 64 * r.groups
 	s1, s2 := int64(1), stride
 	if r.caffe {
 		s1, s2 = stride, 1
 	}
+	if r.scales > 0 {
+		mid = width * r.widthPerGroup / 64 * r.scales
+	}
 	y := b.convNorm(x, "1", mid, 1, graph.ConvOpt{Stride: s1}, relu)
 	switch {
+	case r.scales > 0:
+		y = r.split(b, y, mid/r.scales, s2, first)
 	case r.splits > 0:
 		y = r.splitAttention(b, y, mid, s2, dilation)
 	default:
@@ -158,8 +165,53 @@ func (r *resnet) bottleneck(b *net, x graph.Value, width, stride, dilation int64
 	}
 	y = b.convNorm(y, "3", 4*width, 1, graph.ConvOpt{}, none)
 	y = r.excited(b, y)
+	if r.context > 0 && stage > 0 {
+		y = b.globalContext(y, "context_block", r.context)
+	}
 	y = b.AddTo(y, r.shortcut(b, x, 4*width, stride))
 	return b.Act(graph.ReLU, y, true)
+}
+
+// split is Res2Net's middle: each part of the channels takes the result of the one
+// before it, except in the first block of a stage.
+func (r *resnet) split(b *net, x graph.Value, width, stride int64, first bool) graph.Value {
+	s := b.Shape(x)
+	part := func() graph.Value { return b.Part(x, s[0], width, s[2], s[3]) }
+	var sp, out graph.Value
+	for i := range int(r.scales) - 1 {
+		y := b.Copy(part())
+		if i > 0 && !first {
+			y = b.Add(sp, part())
+		}
+		sp = b.convNorm(y, block("convs.", i, 0), width, 3, graph.ConvOpt{Stride: stride, Padding: 1}, relu)
+		if i == 0 {
+			out = sp
+		} else {
+			out = b.Cat(1, out, sp)
+		}
+	}
+	last := part()
+	if first && stride > 1 {
+		last = b.AvgPool(last, 3, stride, 1, false)
+	}
+	return b.Cat(1, out, last)
+}
+
+// globalContext adds what an attention over all positions finds to every one.
+//
+// Source: mmcv cnn/bricks/context_block.py.
+func (b *net) globalContext(x graph.Value, name string, reduction int64) graph.Value {
+	b.In(name, func() {
+		s := b.Shape(x)
+		n, c, l := s[0], s[1], s[2]*s[3]
+		p := b.Act(graph.Softmax, b.View(b.Conv(x, "conv_mask", 1, 1, graph.ConvOpt{Bias: true}), n, 1, l, 1), false)
+		y := b.View(b.MatMul(b.View(x, n, 1, c, l), p, false), n, c, 1, 1)
+		y = b.Conv(y, "channel_add_conv.0", c/reduction, 1, graph.ConvOpt{Bias: true})
+		y = b.View(b.LayerNorm(b.View(y, n, c/reduction), "channel_add_conv.1"), n, c/reduction, 1, 1)
+		y = b.Conv(b.Act(graph.ReLU, y, true), "channel_add_conv.3", c, 1, graph.ConvOpt{Bias: true})
+		x = b.Add(x, y)
+	})
+	return x
 }
 
 // excited adds squeeze-and-excitation where the network has it.

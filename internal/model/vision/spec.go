@@ -69,8 +69,11 @@ type Spec struct {
 	Neck   string `json:"neck"`   // "c4", "dc5": heads on one map; "": a pyramid
 	// SplitNorm says that group norm is a norm, then a product and a sum.
 	SplitNorm bool    `json:"split_norm"`
-	Largest   int64   `json:"largest"` // the side to which training resizes batches of the published size at most
-	Least     []int64 `json:"least"`   // height and width of a small batch, where batches differ
+	Standard  bool    `json:"standard"` // group norm is on standardised kernels
+	Sync      bool    `json:"sync"`     // the backbone's norms are trained, over the whole batch
+	Global    int64   `json:"global"`   // reduction of global context blocks
+	Largest   int64   `json:"largest"`  // the side to which training resizes batches of the published size at most
+	Least     []int64 `json:"least"`    // height and width of a small batch, where batches differ
 
 	Boxes int64 `json:"boxes"` // objects of an image in the fullest batch; 0: boxesShown
 	Masks bool  `json:"masks"` // a detector predicts instance masks
@@ -91,7 +94,7 @@ func (s *Spec) Build(in Input) (*graph.Graph, error) {
 		n.build(b, in)
 		return b.finish()
 	case "detector": // method, backbone, classes, caffe, folded, group, neck
-		d := detector{backbone: s.Backbone, method: s.Method, caffe: s.Caffe, folded: s.Folded, group: s.Group, neck: s.Neck, classes: s.Classes}
+		d := detector{backbone: s.Backbone, method: s.Method, caffe: s.Caffe, folded: s.Folded, group: s.Group, standard: s.Standard, sync: s.Sync, context: s.Global, neck: s.Neck, classes: s.Classes}
 		d.build(b, in)
 		return b.finish()
 	case "segformer": // see segFormer
