@@ -7,8 +7,9 @@ import (
 	"unoom/internal/model/graph"
 )
 
-// yolo3Name is how mmdetection names YOLOv3: "yolov3_d53_320_273e_coco".
-var yolo3Name = regexp.MustCompile(`^yolov3_d53_(?:fp16_)?(?:mstrain-)?(\d{3})_`)
+// yolo3Name is how mmdetection names YOLOv3: "yolov3_d53_320_273e_coco", or newer
+// "yolov3_d53_8xb8-ms-608-273e_coco".
+var yolo3Name = regexp.MustCompile(`^yolov3_d53_(?:\d+xb\d+-)?(fp16_|amp-)?(?:mstrain-|ms-)?(\d{3})[_-]`)
 
 // parseYOLO3 reads such a name, nil if it is of another form.
 func parseYOLO3(name string) *Spec {
@@ -16,8 +17,8 @@ func parseYOLO3(name string) *Spec {
 	if m == nil {
 		return nil
 	}
-	size, _ := strconv.ParseInt(m[1], 10, 64)
-	return &Spec{Builder: "yolo3", Classes: 80, Image: size}
+	size, _ := strconv.ParseInt(m[2], 10, 64)
+	return &Spec{Builder: "yolo3", Classes: 80, Image: size, FP16: m[1] != ""}
 }
 
 // darknet53 returns the last three maps of the backbone of YOLOv3.

@@ -1,6 +1,9 @@
 package vision
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // The counts are torchvision's, with 90 classes; its heads have a box and a mask
 // for the background too, by 4100 and 257 parameters.
@@ -15,6 +18,18 @@ func TestDetectorsHaveTheirParameters(t *testing.T) {
 		if got := g.Params(); got != want {
 			t.Errorf("%s: %d parameters, want %d (%+d)", method, got, want, got-want)
 		}
+	}
+}
+
+func TestNamesOfYOLO3(t *testing.T) {
+	for name, size := range map[string]int64{"yolov3_d53_320_273e_coco": 320, "yolov3_d53_mstrain-608_273e_coco": 608, "yolov3_d53_8xb8-320-273e_coco": 320, "yolov3_d53_8xb8-amp-ms-608-273e_coco": 608} {
+		s := ParseName(name)
+		if s == nil || s.Builder != "yolo3" || s.Image != size || s.FP16 != strings.Contains(name, "amp") {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+	if s := ParseName("yolov3_mobilenetv2_8xb24-320-300e_coco"); s != nil {
+		t.Errorf("another backbone was taken for %+v", s)
 	}
 }
 
