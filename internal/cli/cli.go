@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"unoom/internal/i18n"
 )
@@ -55,7 +56,10 @@ func (a *app) rootCommand() *cobra.Command {
 		Version:       version(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
-		PersistentPreRunE: func(*cobra.Command, []string) error {
+		PersistentPreRunE: func(c *cobra.Command, _ []string) error {
+			if err := swallowed(c.Flags()); err != nil {
+				return err
+			}
 			return a.chooseLanguage()
 		},
 	}
@@ -69,6 +73,17 @@ func (a *app) rootCommand() *cobra.Command {
 	root.SetVersionTemplate("unoom {{.Version}}\n")
 	root.AddCommand(a.commands()...)
 	return root
+}
+
+// swallowed refuses a flag whose value is the next flag, which was forgotten.
+func swallowed(flags *pflag.FlagSet) (err error) {
+	flags.Visit(func(f *pflag.Flag) {
+		next, found := strings.CutPrefix(strings.TrimPrefix(f.Value.String(), "["), "--")
+		if next, _, _ = strings.Cut(strings.TrimSuffix(next, "]"), "="); found && flags.Lookup(next) != nil {
+			err = withHint(fmt.Errorf("--%s has no value: --%s follows", f.Name, next), "give a value, or leave the flag out")
+		}
+	})
+	return err
 }
 
 // commands lists every command of the program.

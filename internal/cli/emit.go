@@ -312,11 +312,18 @@ func (a *app) emitPlan(e *emitFlags, list string, r *plan.Result, asked string) 
 	if err != nil {
 		return err
 	}
+	kinds, err := a.rented()
+	if err != nil {
+		return err
+	}
 	var first error
 	for i := range r.Plans {
 		p := &r.Plans[i]
 		job := a.emitJob(e, p.Workload, asked)
 		job.Capacity, job.Peak = r.Capacity, p.Need.Device.Mid
+		if p.Workload.GPU.Name != "" {
+			job.Accelerators = r.RunsAlso(p, kinds)
+		}
 		for _, s := range p.Steps {
 			job.Steps = append(job.Steps, emit.Step{Code: string(s.Code), From: s.From, To: s.To, Saves: s.Saves})
 		}

@@ -24,7 +24,7 @@ func TestTheFirstPlanThatTheTargetsCanDoIsWritten(t *testing.T) {
 	}
 	r := &plan.Result{Plans: []plan.Plan{of(workload.ZeRO3, 1), of(workload.ZeRO2, 2), of(workload.FSDP2, 4)}}
 	var out, errs bytes.Buffer
-	a := &app{Streams: Streams{Out: &out, Err: &errs}, msgs: i18n.Load(i18n.English)}
+	a := &app{Streams: Streams{Out: &out, Err: &errs, Getenv: func(string) string { return "" }}, msgs: i18n.Load(i18n.English)}
 	e := &emitFlags{folder: filepath.Join(t.TempDir(), "run")}
 	if err := a.emitPlan(e, "pytorch,slurm", r, "llama-3.1-8b"); err != nil {
 		t.Fatal(err)

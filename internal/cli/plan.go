@@ -33,6 +33,8 @@ type planCommand struct {
 	emitTo  string // the targets to write files for
 	gpuName string
 	count   int
+	// batchless says that nobody stated a batch for GPUs that are not chosen yet.
+	batchless bool
 }
 
 func (a *app) planCommand() *cobra.Command {
@@ -153,6 +155,14 @@ func (p *planCommand) request() (*plan.Request, error) {
 	}
 	req := &plan.Request{Workload: wl, Batch: int(w.batch), Hardware: plan.HardwareOf(&cards.Card, cards.Count)}
 	p.gpuName, p.count = cards.Card.Name, cards.Count
+	if w.gpu == "" && w.capacity != "" {
+		p.gpuName = p.say("card_of", p.gpuName)
+		req.Hardware.Name = p.gpuName
+	}
+	if any && !w.said.Says(workload.FieldGlobalBatch, workload.FieldMicroBatch, workload.FieldAccumulation) {
+		// One sample a step would rule out every set of several GPUs.
+		p.batchless, req.Batch = true, max(8, p.maxGPUs)
+	}
 	switch {
 	case p.host != "":
 		if req.Hardware.Host, err = units.ParseBytes(p.host); err != nil {
@@ -292,6 +302,18 @@ func (a *app) kindsOfCards() ([]plan.Hardware, error) {
 	return kinds, nil
 }
 
+// rented are the cards that some cloud rents out.
+func (a *app) rented() ([]plan.Hardware, error) {
+	machines, err := cloud.Published()
+	if err != nil {
+		return nil, err
+	}
+	kinds, err := a.kindsOfCards()
+	return slices.DeleteFunc(kinds, func(h plan.Hardware) bool {
+		return !slices.ContainsFunc(machines, func(m cloud.Machine) bool { return m.GPU == h.Name })
+	}), err
+}
+
 // machines are those of the clouds that were asked for.
 func (p *planCommand) machines() ([]plan.Hardware, error) {
 	all, err := cloud.Published()
@@ -336,15 +358,37 @@ func (p *planCommand) market(req *plan.Request) error {
 	if err != nil {
 		return p.requestError(err)
 	}
+	var nearest *plan.Offer
+	if o.Smallest == nil {
+		nearest = p.nearest(req, kinds)
+	}
 	if p.json {
-		err = p.printJSON("unoom/plan/v1", p.warnings(req.Workload), map[string]any{"hardware": offersJSON{o.Considered, o.Fitting, offerOf(o.Smallest), offerOf(o.Cheapest), offerOf(o.Fastest)}, "plans": []onePlanJSON{}})
+		warnings := p.warnings(req.Workload)
+		if p.batchless {
+			warnings = append(warnings, warning{Code: "assumed", Msg: fmt.Sprintf("global_batch = %d: nobody said", req.Batch)})
+		}
+		err = p.printJSON("unoom/plan/v1", warnings, map[string]any{
+			"hardware": offersJSON{o.Considered, o.Fitting, offerOf(o.Smallest), offerOf(o.Cheapest), offerOf(o.Fastest), offerOf(nearest)}, "plans": []onePlanJSON{}})
 	} else {
-		err = p.printOffers(o)
+		err = p.printOffers(o, nearest)
 	}
 	if err == nil && o.Smallest == nil {
 		err = answerNo{}
 	}
 	return err
+}
+
+// nearest is a set of GPUs that can do it beyond the limits, which are doubled
+// until one can; nil if none does.
+func (p *planCommand) nearest(req *plan.Request, kinds []plan.Hardware) *plan.Offer {
+	limits := plan.Market{Kinds: kinds, MaxGPUs: max(p.maxGPUs, 8), MaxPrice: p.maxPrice}
+	for limits.MaxGPUs < 4096 {
+		limits.MaxGPUs, limits.MaxPrice = 2*limits.MaxGPUs, 2*limits.MaxPrice
+		if o, err := plan.Choose(req, &limits); err != nil || o.Smallest != nil {
+			return o.Smallest
+		}
+	}
+	return nil
 }
 
 // warnings lists what was assumed.

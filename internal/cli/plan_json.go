@@ -60,6 +60,7 @@ type (
 		Peak     units.Bytes `json:"peak_bytes"`
 		Slowdown float64     `json:"slowdown_ratio"`
 		Exact    bool        `json:"exact"`
+		Host     units.Bytes `json:"host_bytes"`
 	}
 	needJSON struct {
 		Kind      plan.NeedKind `json:"kind"`
@@ -100,6 +101,7 @@ type (
 		Smallest   *offerJSON `json:"smallest"`
 		Cheapest   *offerJSON `json:"cheapest"`
 		Fastest    *offerJSON `json:"fastest"`
+		Nearest    *offerJSON `json:"nearest,omitempty"` // where none is within the limits
 	}
 	offerJSON struct {
 		GPU        string      `json:"gpu"`
@@ -137,7 +139,7 @@ func planOf(p *plan.Plan, capacity units.Bytes) onePlanJSON {
 		o.Targets = []plan.Target{}
 	}
 	for _, s := range p.Steps {
-		js := stepJSON{Code: string(s.Code), From: s.From, To: s.To, Saves: s.Saves, Peak: s.Peak, Slowdown: math.Round(1e4*s.Slowdown) / 1e4, Exact: s.Exact}
+		js := stepJSON{Code: string(s.Code), From: s.From, To: s.To, Saves: s.Saves, Peak: s.Peak, Slowdown: math.Round(1e4*s.Slowdown) / 1e4, Exact: s.Exact, Host: s.Host}
 		for _, a := range s.Also {
 			js.Also = append(js.Also, string(a))
 		}

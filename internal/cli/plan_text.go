@@ -42,6 +42,9 @@ func (c *planCommand) printBest(p *text.Printer, r *plan.Result, b *plan.Plan) {
 	args := []any{b.Need.Device.Mid, r.Capacity, c.gpus(b.Choice.GPUs), c.seconds(b.Time.Mid)}
 	if b.Need.Host > 0 {
 		head, args = head+"_host", append(args, b.Need.Host)
+		if b.Choice.GPUs == 1 {
+			head += "_one"
+		}
 	}
 	p.Para(0, text.Style(text.Good, c.say(head, args...)))
 	p.Blank()
@@ -111,6 +114,8 @@ func (c *planCommand) thousands(v float64) string {
 		return fmt.Sprintf("%.0fk", v/1e3)
 	case v >= 1e3:
 		return fmt.Sprintf("%.1fk", v/1e3)
+	case v < 10:
+		return fmt.Sprintf("%.2g", v)
 	}
 	return fmt.Sprintf("%.0f", v)
 }
@@ -204,7 +209,7 @@ func (c *planCommand) printSteps(p *text.Printer, r *plan.Result, b *plan.Plan) 
 			name += " *"
 			loose = true
 		}
-		t.Row(text.Style(text.Code, name), inGiB(s.Saves), inGiB(s.Peak), fmt.Sprintf("×%.2f", s.Slowdown), s.From+" → "+s.To)
+		t.Row(text.Style(text.Code, name), inGiB(s.Saves), inGiB(s.Peak), fmt.Sprintf("×%.2f", s.Slowdown), c.changed(&s))
 	}
 	p.Table(t)
 	if loose {
@@ -214,6 +219,16 @@ func (c *planCommand) printSteps(p *text.Printer, r *plan.Result, b *plan.Plan) 
 		}
 		p.Para(2, text.Style(text.Caution, c.say(id)))
 	}
+}
+
+// changed is what a step changes, and what the host has to hold after it where
+// the step moves something there.
+func (c *planCommand) changed(s *plan.Step) string {
+	change := s.From + " → " + s.To
+	if s.Moved > 0 {
+		return c.say("host_change", change, s.Host)
+	}
+	return change
 }
 
 // printOthers lists the other plans, each by what it trades.
@@ -231,7 +246,7 @@ func (c *planCommand) printOthers(p *text.Printer, r *plan.Result) {
 		if !x.Exact {
 			mark = " *"
 		}
-		t.Row(fmt.Sprint(i+1), c.seconds(x.Time.Mid), inGiB(x.Need.Device.Mid), fmt.Sprintf("%.0f %%", 100*x.Headroom(r.Capacity)), c.short(x)+mark)
+		t.Row(fmt.Sprint(i+1), c.seconds(x.Time.Mid), inGiB(x.Need.Device.High), fmt.Sprintf("%.0f %%", 100*x.Headroom(r.Capacity)), c.short(x)+mark)
 	}
 	p.Table(t)
 }
@@ -247,7 +262,7 @@ func (c *planCommand) short(x *plan.Plan) string {
 		parts = append(parts, c.say("short_offload", name))
 	}
 	if ch.Method != plan.FullTune {
-		parts = append(parts, string(ch.Method))
+		parts = append(parts, string(x.Workload.Method)) // DoRA is a LoRA to the search
 	}
 	if len(x.Targets) > 0 {
 		parts = append(parts, string(x.Targets[0]))
@@ -345,10 +360,26 @@ func (c *planCommand) printWhy(p *text.Printer, r *plan.Result) {
 // printNotes says how far the figures can be trusted.
 func (c *planCommand) printNotes(p *text.Printer, r *plan.Result, b *plan.Plan) {
 	var notes []string
-	if r.Closed {
+	var closed []string
+	for i := range r.Plans {
+		if r.Plans[i].Need.Engine == nil {
+			closed = append(closed, fmt.Sprint(i+1))
+		}
+	}
+	switch {
+	case len(closed) > 0 && len(r.Plans) > 1:
+		notes = append(notes, c.say("note_closed_plans", strings.Join(closed, ", ")))
+	case len(closed) > 0:
 		notes = append(notes, c.say("note_closed"))
 	}
 	notes = append(notes, c.say("note_time"))
+	if used := b.Choice.GPUs; used < c.count {
+		id := "note_idle"
+		if r.Batch%c.count != 0 {
+			id = "note_idle_batch"
+		}
+		notes = append(notes, c.say(id, used, c.count, r.Batch))
+	}
 	if b.Choice.Accumulation > 1 && r.Present.Choice.Accumulation != b.Choice.Accumulation {
 		notes = append(notes, c.say("note_accumulation"))
 	}
@@ -359,10 +390,21 @@ func (c *planCommand) printNotes(p *text.Printer, r *plan.Result, b *plan.Plan) 
 }
 
 // printOffers writes the answer to "which hardware do I need".
-func (c *planCommand) printOffers(o *plan.Offers) error {
+func (c *planCommand) printOffers(o *plan.Offers, nearest *plan.Offer) error {
 	p := c.printer()
 	if o.Smallest == nil {
-		p.Para(0, text.Style(text.Bad, c.say("market_none", o.Considered)))
+		none := c.say("market_none", o.Considered)
+		if o.Considered == 0 && c.maxPrice > 0 {
+			none = c.say("market_none_price", fmt.Sprintf("%.2f", c.maxPrice))
+		}
+		p.Para(0, text.Style(text.Bad, none))
+		if nearest != nil {
+			price := c.say("market_no_price")
+			if nearest.USDPerHour > 0 {
+				price = c.say("market_price", fmt.Sprintf("%.2f", nearest.USDPerHour))
+			}
+			p.Para(0, c.say("market_nearest", c.set(&nearest.Hardware), price, c.seconds(nearest.Plan.Time.Mid)))
+		}
 		return p.Err()
 	}
 	p.Para(0, text.Style(text.Good, c.say("market", o.Fitting, o.Considered)))
@@ -377,16 +419,16 @@ func (c *planCommand) printOffers(o *plan.Offers) error {
 			found = append(found, x)
 		}
 	}
-	t := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Left, text.Right, text.Right, text.Right}}
+	t := &text.Table{Indent: 2, Align: []text.Align{text.Left, text.Right, text.Right, text.Right, text.Left}}
 	faint := func(id string) string { return text.Style(text.Faint, c.say(id)) }
-	t.Row("", faint("col_gpus"), faint("col_time"), faint("col_hour"), faint("col_step_price"))
+	t.Row("", faint("col_time"), faint("col_hour"), faint("col_step_price"), faint("col_gpus"))
 	for _, x := range found {
 		hour, step := c.msgs.Text("not_available"), c.msgs.Text("not_available")
 		if x.o.USDPerHour > 0 {
 			hour = fmt.Sprintf("$%.2f", x.o.USDPerHour)
 			step = fmt.Sprintf("$%.5f", x.o.USDPerStep)
 		}
-		t.Row(text.Style(text.Strong, c.say("market_"+x.id)), c.set(&x.o.Hardware), c.seconds(x.o.Plan.Time.Mid), hour, step)
+		t.Row(text.Style(text.Strong, c.say("market_"+x.id)), c.seconds(x.o.Plan.Time.Mid), hour, step, c.set(&x.o.Hardware))
 	}
 	p.Table(t)
 	p.Blank()
@@ -410,6 +452,9 @@ func (c *planCommand) printOffers(o *plan.Offers) error {
 			said = append(said, note)
 			p.Hanging("  ", text.Style(text.Faint, note))
 		}
+	}
+	if c.batchless {
+		p.Hanging("  ", text.Style(text.Faint, c.say("market_batch", found[0].o.Plan.Choice.Batch())))
 	}
 	return p.Err()
 }

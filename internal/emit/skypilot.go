@@ -2,6 +2,7 @@ package emit
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -16,9 +17,15 @@ func writeSkyPilot(s *sheet) ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	names := s.job.Accelerators
-	if len(names) == 0 && s.w.GPU.Name != "" {
-		names = []string{s.w.GPU.Name}
+	cards := s.job.Accelerators
+	if len(cards) == 0 && s.w.GPU.Name != "" {
+		cards = []string{s.w.GPU.Name}
+	}
+	var names []string // two of our cards may have one name there
+	for _, card := range cards {
+		if n := skyName(card); !slices.Contains(names, n) {
+			names = append(names, n)
+		}
 	}
 	var o, resources object
 	o.set("name", "unoom")
@@ -27,11 +34,11 @@ func writeSkyPilot(s *sheet) ([]File, error) {
 	case 0:
 		return nil, fmt.Errorf("skypilot needs the name of a GPU: set --gpu")
 	case 1:
-		resources.set("accelerators", raw(quote(fmt.Sprintf("%s:%d", skyName(names[0]), per))))
+		resources.set("accelerators", raw(quote(fmt.Sprintf("%s:%d", names[0], per))))
 	default:
 		var any []object
 		for _, n := range names {
-			any = append(any, object{{"accelerators", raw(quote(fmt.Sprintf("%s:%d", skyName(n), per)))}})
+			any = append(any, object{{"accelerators", raw(quote(fmt.Sprintf("%s:%d", n, per)))}})
 		}
 		resources.set("any_of", any)
 	}

@@ -25,6 +25,9 @@ func writeSlurm(s *sheet) ([]File, error) {
 	}
 	b.WriteString("#SBATCH --requeue\n#SBATCH --open-mode=append\n#SBATCH --signal=B:USR1@180\n#SBATCH --output=%x-%j.log\n")
 	fmt.Fprintf(&b, "# %s\n##SBATCH --cpus-per-gpu=8\n##SBATCH --mem=0\n", s.text("emit_slurm_cpus"))
+	if cards := s.job.Accelerators; len(cards) > 0 {
+		fmt.Fprintf(&b, "# %s\n", s.text("emit_slurm_gpus", strings.Join(cards, ", "), per))
+	}
 	env := exports(s)
 	b.WriteString(s.comment("#"))
 	b.WriteString("set -u\n" + env)

@@ -193,26 +193,52 @@ func offer(req *Request, all []scanned, ok func(*scanned) bool) (*Offer, error) 
 }
 
 // Bigger returns the kind with the least memory, of those with more than the
-// request's, that runs the request with as many accelerators; nil if none does.
+// request's, that runs the request with as many accelerators, or with the fewest
+// beyond that; nil if none does.
 func Bigger(req *Request, kinds []Hardware) (*Hardware, error) {
 	kinds = slices.Clone(kinds)
 	slices.SortStableFunc(kinds, func(a, b Hardware) int {
 		return cmp.Or(cmp.Compare(a.Capacity, b.Capacity), cmp.Compare(a.Price.Low, b.Price.Low))
 	})
-	for i := range kinds {
-		h := kinds[i]
-		h.Host, h.HostAssumed = req.Hardware.Host, req.Hardware.HostAssumed
-		if float64(h.Capacity) < 1.05*float64(req.Hardware.Capacity) || !suits(&h, req) {
-			continue
-		}
-		h.Count = req.Hardware.Count
-		t, err := scan(req, h)
-		if err != nil {
-			return nil, err
-		}
-		if t > 0 {
-			return &h, nil
+	for n := req.Hardware.Count; n <= maxGPUs; n *= 2 {
+		for i := range kinds {
+			h := kinds[i]
+			h.Host, h.HostAssumed = req.Hardware.Host, req.Hardware.HostAssumed
+			if float64(h.Capacity) < 1.05*float64(req.Hardware.Capacity) || !suits(&h, req) {
+				continue
+			}
+			h.Count = n
+			if h.Pairs && n > 2 {
+				h.Device.Link = 0
+			}
+			t, err := scan(req, h)
+			if err != nil {
+				return nil, err
+			}
+			if t > 0 {
+				return &h, nil
+			}
 		}
 	}
 	return nil, nil
+}
+
+// RunsAlso are the kinds on which a plan of the result runs as it is, its own
+// first: with no less memory than it may take, the number formats, as many in a
+// machine, and no slower as far as the prediction tells.
+func (r *Result) RunsAlso(pl *Plan, kinds []Hardware) []string {
+	p, own := r.planner, &r.planner.req.Hardware
+	out := []string{own.Name}
+	st := pl.Choice.speedSetting(p.space)
+	for i := range kinds {
+		h := &kinds[i]
+		peak := float64(pl.Need.Device.High + max(0, h.Outside-own.Outside))
+		switch {
+		case slices.Contains(out, h.Name), !suits(h, p.req), peak > float64(h.Capacity)*(1-p.req.Headroom),
+			h.Device.PerNode < min(own.Device.PerNode, pl.Choice.GPUs), p.space.consts.Estimate(p.space.net, &h.Device, &st).Mid > pl.Time.Mid:
+			continue
+		}
+		out = append(out, h.Name)
+	}
+	return out
 }

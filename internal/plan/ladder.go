@@ -18,6 +18,9 @@ type Step struct {
 	// Saves is how much less of the card is taken after the step, Peak what is
 	// taken then.
 	Saves, Peak units.Bytes
+	// Host is what each accelerator has in host memory after the step, Moved how
+	// much of it the step put there.
+	Host, Moved units.Bytes
 	// Slowdown is step time after over step time before.
 	Slowdown float64
 	Exact    bool
@@ -182,7 +185,7 @@ func moveSeq(c, to *Choice) change {
 func (p *planner) ladder(to *Choice) []Step {
 	type stop struct {
 		change
-		peak, time float64
+		peak, time, host float64
 	}
 	cur := p.base
 	// One measure for the whole way: the engine's where it plays both ends.
@@ -193,12 +196,13 @@ func (p *planner) ladder(to *Choice) []Step {
 		}
 		return p.space.form.peak(&cur).total
 	}
-	stops := []stop{{peak: form(), time: p.space.time(&cur)}}
+	stopAt := func(ch change) stop { return stop{ch, form(), p.space.time(&cur), p.space.form.peak(&cur).host} }
+	stops := []stop{stopAt(change{})}
 	for _, m := range p.moves() {
 		before := cur.Micro
 		if ch := m(&cur, to); ch.code != "" {
 			ch.loose = ch.loose || p.space.batchNorm() && cur.Micro != before
-			stops = append(stops, stop{ch, form(), p.space.time(&cur)})
+			stops = append(stops, stopAt(ch))
 		}
 	}
 	first, last := float64(p.judge(&p.base).Device.High), float64(p.judge(to).Device.High)
@@ -220,7 +224,8 @@ func (p *planner) ladder(to *Choice) []Step {
 	var out []Step
 	for i := 1; i <= n; i++ {
 		x := &stops[i]
-		s := Step{Code: x.code, Also: x.also, From: x.from, To: x.to, Peak: units.Bytes(x.peak), Saves: units.Bytes(stops[i-1].peak - x.peak), Exact: !x.loose, Slowdown: 1}
+		s := Step{Code: x.code, Also: x.also, From: x.from, To: x.to, Peak: units.Bytes(x.peak), Saves: units.Bytes(stops[i-1].peak - x.peak), Exact: !x.loose, Slowdown: 1, Host: units.Bytes(x.host)}
+		s.Moved = s.Host - units.Bytes(stops[i-1].host)
 		if t := stops[i-1].time; t > 0 {
 			s.Slowdown = x.time / t
 		}
