@@ -111,6 +111,9 @@ func (r *reader) axolotlPrecision(n *node) {
 func (r *reader) axolotlAdapter(n *node) {
 	kind := r.words(FieldMethod, n, map[string]string{"lora": "lora", "qlora": "qlora", "dora": "dora"}, "adapter")
 	r.quantised(n)
+	if double, said, v, key := r.flag(n, "bnb_config_kwargs.bnb_4bit_use_double_quant"); said && !double && r.out.Settings[FieldBase].Value == string(NF4Double) {
+		r.put(FieldBase, string(NF4), key, v)
+	}
 	r.text(FieldDropout, n, "lora_dropout")
 	r.targets(n, "lora_target_modules", "peft_target_modules")
 	r.either(FieldTargets, n, "all-linear", "", "lora_target_linear")

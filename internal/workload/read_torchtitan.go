@@ -113,6 +113,11 @@ func (r *reader) titanNumbers(n *node) {
 	for _, k := range []string{"training.mixed_precision_param", "training.mixed_precision_reduce", "training.dtype"} {
 		r.use(n, k)
 	}
+	if v := n.at("training.dtype"); v != nil {
+		if s, _ := v.str(); s != "" && s != "float32" { // weights in another dtype
+			r.warn(WarnNotModelled, v, "training.dtype", s)
+		}
+	}
 	dtype := "amp-bf16"
 	at, key := n.at("training.mixed_precision_param"), "training.mixed_precision_param"
 	if s, _ := at.str(); s == "float32" {
