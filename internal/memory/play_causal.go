@@ -36,6 +36,9 @@ func (p *player) causalHidden(ids tensor, checkpointed bool) tensor {
 	}
 	for i, b := range st.blocks {
 		layer := func(in tensor) tensor { return p.decoderLayer(b, in) }
+		if p.compiled && p.cache == nil {
+			layer = func(in tensor) tensor { return p.compiledLayer(b, in) }
+		}
 		sharded := func(body func(tensor) tensor) func(tensor) tensor {
 			if p.zero3 != nil {
 				return func(in tensor) tensor { return p.zero3.forward(p.zero3.units[i], in, body) }
@@ -149,6 +152,9 @@ func (p *player) causalLoss(h, labels tensor) (tensor, []tensor) {
 		return x.fusedLinearCE(h, head, labels, true), nil
 	}
 	logits := p.scaledLogits(x.project(h, head))
+	if p.compiled {
+		return x.compiledCrossEntropy(logits, labels, n), []tensor{logits}
+	}
 	switch style {
 	case lossForwardCopy:
 		up := x.cast(logits, f32)

@@ -177,6 +177,7 @@ type player struct {
 	workspaces     int
 	ends           []int64 // allocated after each iteration
 	forwardOnly    bool    // nothing follows the forward pass
+	compiled       bool    // layers and the loss are in a compiled region
 	gathersRope    bool    // rotary tables are gathered by position, for packed samples
 
 	noGrad    bool       // the forward pass is not recorded

@@ -42,7 +42,36 @@ func (p *player) prepareHF(w *workload.Workload) error {
 	if err := p.loadSharded(w, ld); err != nil {
 		return err
 	}
+	if p.compiled {
+		for _, b := range p.net.stacks[0].blocks {
+			if why := uncompilable(b); why != "" {
+				return &NotModelled{"torch.compile with " + why}
+			}
+		}
+	}
 	return p.prepareObjective(w, ld)
+}
+
+// chooseCompile lets the whole forward pass be compiled, where it is known what
+// the compiled graph keeps: with 16-bit weights that are trained and whole.
+// TestCompiledLayersSaveWhatTorchSaves holds it to torch's own partitioner.
+func (p *player) chooseCompile(w *workload.Workload) error {
+	switch {
+	case w.Precision != workload.BF16 && w.Precision != workload.FP16:
+		return &NotModelled{"torch.compile with weights in float32 in this framework"}
+	case w.Method != workload.Full:
+		return &NotModelled{"torch.compile with the method " + string(w.Method) + " in this framework"}
+	case w.Sharding.Sharded():
+		return &NotModelled{"torch.compile with sharding " + string(w.Sharding) + " in this framework"}
+	case w.Model.Family != model.Decoder || lacking(w) != "":
+		return &NotModelled{"torch.compile with this network in this framework"}
+	case p.lib.attn == attnEager:
+		return &NotModelled{"torch.compile with eager attention"}
+	case w.Loss != workload.LossDefault && w.Loss != workload.LossPlain || w.Kernels != (workload.Kernels{}) || w.FP8 != workload.NoFP8:
+		return &NotModelled{"torch.compile with other kernels"}
+	}
+	p.compiled = true
+	return nil
 }
 
 // chooseKernels maps the workload's attention, loss and kernels to operations.
@@ -86,7 +115,7 @@ func (p *player) chooseKernels(w *workload.Workload) error {
 	}
 	switch {
 	case w.Compile:
-		return &NotModelled{"torch.compile in this framework"}
+		return p.chooseCompile(w)
 	case w.FP8 != workload.NoFP8:
 		return &NotModelled{"fp8 in this framework"}
 	}
