@@ -3,7 +3,6 @@ package memory
 import (
 	"bytes"
 	"encoding/json"
-	"os"
 	"os/exec"
 	"testing"
 
@@ -14,13 +13,7 @@ import (
 // What a compiled layer keeps for backward is what torch's min-cut partitioner
 // keeps.
 func TestCompiledLayersSaveWhatTorchSaves(t *testing.T) {
-	if os.Getenv("UNOOM_TORCH") == "" {
-		t.Skip("SKIPPED: set UNOOM_TORCH=1 (make test-torch) to compare with real PyTorch")
-	}
-	const python = "../../.venv/bin/python"
-	if _, err := os.Stat(python); err != nil {
-		t.Skip("SKIPPED: no .venv with torch and transformers (make venv)")
-	}
+	python := torchPython(t)
 	const batch, seq = 2, 512
 	for _, c := range []struct{ hidden, ffn, heads, kv int64 }{{256, 768, 8, 2}, {128, 512, 4, 4}} {
 		cfg := map[string]any{"hidden_size": c.hidden, "intermediate_size": c.ffn, "num_attention_heads": c.heads, "num_key_value_heads": c.kv, "vocab_size": 100}

@@ -7,7 +7,8 @@ import (
 
 // group is one FSDP2 parameter group: parameters keep their own storages, which
 // exist only while the group is unsharded, and communicate through flat buffers.
-// Source: torch/distributed/_composable/fsdp/_fsdp_param_group.py and
+// Source: torch/distributed/_composable/fsdp/_fsdp_param_group.py (since
+// torch 2.6 torch/distributed/fsdp/_fully_shard) and
 // _fsdp_collectives.py (torch 2.4 to 2.6).
 type group struct {
 	params  []int32 // indices of parameters

@@ -4,9 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"maps"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"testing"
 
@@ -23,16 +21,7 @@ func TestEveryOptimizerIsPlayed(t *testing.T) {
 }
 
 func TestOptimizersKeepWhatTorchKeeps(t *testing.T) {
-	if os.Getenv("UNOOM_TORCH") == "" {
-		t.Skip("SKIPPED: set UNOOM_TORCH=1 (make test-torch) to compare with real PyTorch")
-	}
-	python, err := filepath.Abs("../../.venv/bin/python")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(python); err != nil {
-		t.Skip("SKIPPED: no .venv with torch (make venv)")
-	}
+	python := torchPython(t)
 	type optimizerClass struct {
 		Name      string         `json:"name"`
 		Arguments map[string]any `json:"arguments"`

@@ -12,9 +12,8 @@ import (
 	"unoom/internal/model"
 )
 
-// What one layer saves for backward is what torch's autograd saves for it. Dropout
-// is off: its masks have four bytes for each element on CPUs, one on GPUs.
-func TestLayersSaveWhatTorchSaves(t *testing.T) {
+// torchPython is the Python that has torch and transformers.
+func torchPython(t *testing.T) string {
 	if os.Getenv("UNOOM_TORCH") == "" {
 		t.Skip("SKIPPED: set UNOOM_TORCH=1 (make test-torch) to compare with real PyTorch")
 	}
@@ -25,6 +24,13 @@ func TestLayersSaveWhatTorchSaves(t *testing.T) {
 	if _, err := os.Stat(python); err != nil {
 		t.Skip("SKIPPED: no .venv with torch and transformers (make venv)")
 	}
+	return python
+}
+
+// What one layer saves for backward is what torch's autograd saves for it. Dropout
+// is off: its masks have four bytes for each element on CPUs, one on GPUs.
+func TestLayersSaveWhatTorchSaves(t *testing.T) {
+	python := torchPython(t)
 	type config map[string]any
 	type small struct {
 		Type   string  `json:"type"`

@@ -13,6 +13,7 @@ func looksLLaMAFactory(n *node) int {
 // Source: LLaMA-Factory src/llamafactory/hparams/*.py, model/loader.py,
 // model/adapter.py.
 func (r *reader) llamaFactory(n *node) {
+	r.out.Options["flavour"] = "llama-factory"
 	if v, key := r.use(n, "stage"); v != nil {
 		stage, _ := v.str()
 		if how, _ := n.get("pref_loss").str(); stage == "dpo" && (how == "orpo" || how == "simpo") {
