@@ -27,12 +27,13 @@ type shares map[itemKey]*Share
 // add counts what was live at a point of a machine's log, so many times.
 func (sums shares) add(x *machine, at, times int) {
 	live := make([]int64, len(x.sts)) // the block of each storage, 0: none
+	again := x.refills
 	for i, e := range x.log[:at] {
-		switch block, again := x.refills[i]; {
+		switch {
 		case e <= 0:
 			live[-e-1] = 0
-		case again:
-			live[e-1] = block
+		case len(again) > 0 && again[0].at == i:
+			live[e-1], again = again[0].block, again[1:]
 		default:
 			live[e-1] = x.sts[e-1].block
 		}

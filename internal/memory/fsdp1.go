@@ -311,10 +311,7 @@ func (x *machine) fill(st int32) {
 	s := &x.sts[st]
 	h, block := x.malloc(s.bytes)
 	s.handle, s.block, s.empty = h, block, false
-	if x.refills == nil {
-		x.refills = map[int]int64{}
-	}
-	x.refills[len(x.log)] = block
+	x.refills = append(x.refills, refill{len(x.log), block})
 	x.log = append(x.log, st+1)
 	x.grow(block)
 }

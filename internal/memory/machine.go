@@ -83,14 +83,19 @@ type section struct {
 	from      int // length of the log at its start
 }
 
+// refill is memory that a storage object got again: where in the log, and the block.
+type refill struct {
+	at    int
+	block int64
+}
+
 // machine plays a program: it owns storages, parameters and the tape.
 type machine struct {
 	dev device
 	sts []storage
 	log []int32 // storage+1 when it was made, -(storage+1) when it died
-	// refills has the block of a storage object that got its memory again, by the
-	// place in the log: it may be another one each time.
-	refills map[int]int64
+	// refills are in the order of the log: the block may be another one each time.
+	refills []refill
 	turns   []turn
 	turned  uint32 // the stream of the latest turn
 	// skipped says that the log leaves out stretches of the run that are like
@@ -152,7 +157,7 @@ func (x *machine) reset(dev device) {
 	if x.tape != nil { // the outermost one, or that of a run that failed
 		x.endTape(nil)
 	}
-	*x = machine{dev: dev, training: true, sts: x.sts[:0], log: x.log[:0], turns: x.turns[:0], sections: x.sections[:0], items: x.items, params: x.params[:0], tapes: x.tapes, frames: x.frames, cache: x.cache[:0]}
+	*x = machine{dev: dev, training: true, sts: x.sts[:0], log: x.log[:0], turns: x.turns[:0], refills: x.refills[:0], sections: x.sections[:0], items: x.items, params: x.params[:0], tapes: x.tapes, frames: x.frames, cache: x.cache[:0]}
 	x.item = x.items.id("", "other")
 	x.begin(Load, "load", 0)
 	x.newTape()
