@@ -114,7 +114,7 @@ func (w *workloadFlags) add(c *cobra.Command) {
 	f.Int64("micro-batch", 0, "samples of one forward pass on one GPU")
 	f.Int64("accum", 0, "forward passes of one optimizer step")
 	f.Int64("seq", 2048, "tokens of a sample")
-	f.String("image", "", "pixels of an image network's input, such as 224 or 512x1024 (default: the published size)")
+	f.String("image", "", "pixels of an image network's input, such as 224 or 512x1024 (default: the published size), or of the image with each sample of a vision-language model (default: text alone)")
 	f.String("checkpointing", "", "activation checkpointing: none, selective or full (default none; full with qlora)")
 	f.String("sharding", "", "none, ddp, zero1, zero2, zero3, fsdp or fsdp2 (default none on one GPU, else ddp)")
 	f.Int64("tp", 1, "tensor parallel degree")

@@ -359,7 +359,7 @@ func (p *player) ungenerated() string {
 	if p.net.m.Family != model.Decoder {
 		return "generation by the family " + string(p.net.m.Family)
 	}
-	for _, b := range p.net.stacks[0].blocks {
+	for _, b := range p.net.text().blocks {
 		if a := b.l.Attention; a == nil || a.MLA != nil || a.KeyValueShared {
 			return "generation by layers that do not keep their own keys and values"
 		}

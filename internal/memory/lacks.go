@@ -33,6 +33,9 @@ func lackingTransformers(w *workload.Workload) string {
 // lacking names what a network has that no player of transformers' blocks
 // plays, "" if there is nothing.
 func lacking(w *workload.Workload) string {
+	if w.Model.Sight != nil {
+		return "a model that sees"
+	}
 	for _, s := range w.Model.Stacks {
 		for _, l := range s.Layers {
 			switch {

@@ -26,8 +26,12 @@ func (p *player) causalModel(ids, labels tensor, checkpointed bool) (loss tensor
 // causalHidden is the model up to its head.
 func (p *player) causalHidden(ids tensor, checkpointed bool) tensor {
 	x := p.x
-	st := p.net.stacks[0]
-	h := p.grouped(func(ld *groupLoader) *group { return ld.embed }, ids, p.causalEmbeddings)
+	st := p.net.text()
+	h, deep := p.lookAt(p.grouped(func(ld *groupLoader) *group { return ld.embed }, ids, p.causalEmbeddings), checkpointed)
+	before := 0 // layers of towers, which have units too
+	for i := range len(p.net.stacks) - 1 {
+		before += len(p.net.stacks[i].s.Layers)
+	}
 	rotary := p.lib.sharedRope && p.headDim() > 0
 	var held []tensor
 	if rotary {
@@ -41,15 +45,15 @@ func (p *player) causalHidden(ids tensor, checkpointed bool) tensor {
 		}
 		sharded := func(body func(tensor) tensor) func(tensor) tensor {
 			if p.zero3 != nil {
-				return func(in tensor) tensor { return p.zero3.forward(p.zero3.units[i], in, body) }
+				return func(in tensor) tensor { return p.zero3.forward(p.zero3.units[before+i], in, body) }
 			}
 			if p.shards != nil {
-				return func(in tensor) tensor { return p.shards.forward(p.groups.layers[i], in, body) }
+				return func(in tensor) tensor { return p.shards.forward(p.groups.layers[before+i], in, body) }
 			}
 			if p.fsdp == nil {
 				return body
 			}
-			u := p.units[i]
+			u := p.units[before+i]
 			return func(in tensor) tensor { return p.fsdp.forward(u, in, body) }
 		}
 		recomputed := func(body func(tensor) tensor) func(tensor) tensor {
@@ -68,6 +72,9 @@ func (p *player) causalHidden(ids tensor, checkpointed bool) tensor {
 		out := body(h)
 		x.drop(h)
 		h = out
+		if i < len(deep) {
+			h = p.deepen(h, deep[i])
+		}
 	}
 	if st.final != nil {
 		n := p.norm(h, st.final)

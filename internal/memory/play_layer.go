@@ -151,6 +151,7 @@ type player struct {
 	answered, referred, klAnswered, klReferred tensor
 
 	batch, seq int64
+	view       *view // what is seen beside the text, nil: nothing
 	cos, sin   tensor
 	opt        optimizer
 	inPlaceCE  bool // with lossShiftCopy or lossForwardCopy: unsloth's kernel
@@ -255,7 +256,7 @@ func (p *player) decoderLayer(b *block, in tensor) tensor {
 		x.drop(att)
 		att = n
 	}
-	att = p.residualDropout(b, att)
+	att = p.layerScale(b, 0, p.residualDropout(b, att))
 	undo := x.as("", "residual stream")
 	mid := x.add(in, att)
 	undo()
@@ -268,11 +269,21 @@ func (p *player) decoderLayer(b *block, in tensor) tensor {
 		x.drop(ff)
 		ff = n
 	}
-	ff = p.residualDropout(b, ff)
+	ff = p.layerScale(b, 1, p.residualDropout(b, ff))
 	undo = x.as("", "residual stream")
 	out := x.add(mid, ff)
 	undo()
 	x.drop(mid, ff)
+	return out
+}
+
+// layerScale multiplies what a layer adds by a vector of its own.
+func (p *player) layerScale(b *block, i int, t tensor) tensor {
+	if !b.l.LayerScale {
+		return t
+	}
+	out := p.x.mulWeight(t, b.scale[i], b.scale[i].n)
+	p.x.drop(t)
 	return out
 }
 
@@ -319,7 +330,7 @@ func (p *player) attention(b *block, in tensor) tensor {
 		k = n
 	}
 	if a.Position == model.Rope {
-		q, k = p.rotate(q, k)
+		q, k = p.rotated(a, q, k)
 	}
 	if p.cache != nil {
 		k, v, h = p.cache.update(x, h, a.Window, k, v)
@@ -335,6 +346,20 @@ func (p *player) output(ctx tensor, b *block) tensor {
 		return p.x.fusedAdapted(ctx, b.o)[0]
 	}
 	return p.x.project(ctx, b.o)
+}
+
+// rotated is rotate, in float32 where the attention wants it.
+func (p *player) rotated(a *model.Attention, q, k tensor) (tensor, tensor) {
+	if !a.FloatRope {
+		return p.rotate(q, k)
+	}
+	x, d := p.x, q.dt
+	q2, k2 := x.cast(q, f32), x.cast(k, f32)
+	x.drop(q, k)
+	q2, k2 = p.rotate(q2, k2)
+	q, k = x.cast(q2, d), x.cast(k2, d)
+	x.drop(q2, k2)
+	return q, k
 }
 
 // rotate applies the rotary embedding to queries and keys.
@@ -399,11 +424,9 @@ func (p *player) ropeTables(rows int64, d dtype) (tensor, tensor) {
 }
 
 func (p *player) headDim() int64 {
-	for _, s := range p.net.stacks {
-		for _, b := range s.blocks {
-			if b.l.Attention != nil {
-				return b.l.Attention.RopeDim
-			}
+	for _, b := range p.net.text().blocks {
+		if b.l.Attention != nil {
+			return b.l.Attention.RopeDim
 		}
 	}
 	return 0

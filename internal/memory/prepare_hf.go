@@ -31,7 +31,7 @@ func (p *player) prepareHF(w *workload.Workload) error {
 	if err := p.chooseKernels(w); err != nil {
 		return err
 	}
-	ld := &plainLoader{train: func(place) bool { return !w.Method.Adapted() }}
+	ld := &plainLoader{train: func(pl place) bool { return !w.Method.Adapted() && !seen(w, pl) }}
 	p.choosePrecision(w, ld)
 	p.chooseBase(w, ld)
 	if !w.ForwardOnly {
@@ -43,11 +43,14 @@ func (p *player) prepareHF(w *workload.Workload) error {
 		return err
 	}
 	if p.compiled {
-		for _, b := range p.net.stacks[0].blocks {
+		for _, b := range p.net.text().blocks {
 			if why := uncompilable(b); why != "" {
 				return &NotModelled{"torch.compile with " + why}
 			}
 		}
+	}
+	if err := p.prepareView(w); err != nil {
+		return err
 	}
 	return p.prepareObjective(w, ld)
 }
@@ -212,7 +215,7 @@ func (p *player) chooseBase(w *workload.Workload, ld *plainLoader) {
 	if d := w.Adapter.DType; d != "" {
 		ld.adt = dtypeOf(d)
 	}
-	ld.adapt = func(p place) bool { return p.layer >= 0 && targeted(w.Adapter.Targets, p.mod) }
+	ld.adapt = func(p place) bool { return p.layer >= 0 && targeted(w.Adapter.Targets, p.mod) && !seen(w, p) }
 	p.inputsNeedGrad = true
 }
 

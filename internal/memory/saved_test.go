@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 
 	"unoom/internal/model"
@@ -92,6 +94,41 @@ func TestLayersSaveWhatTorchSaves(t *testing.T) {
 		{"bert", "num_hidden_layers", config{"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4, "vocab_size": 100, "max_position_embeddings": 128,
 			"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}, 2, 64, 0.001, true},
 	}
+	text := with(config{"head_dim": 16, "num_hidden_layers": 1, "rope_parameters": config{"rope_type": "default", "rope_theta": 10000.0, "mrope_section": []int{2, 3, 3}}})
+	as := func(kind string, more config) config {
+		c := maps.Clone(text)
+		maps.Copy(c, more)
+		c["model_type"] = kind
+		return c
+	}
+	sees := config{"hidden_size": 32, "intermediate_size": 80, "num_attention_heads": 2, "image_size": 112, "patch_size": 14}
+	seeing := func(kind string, more config) config {
+		c := maps.Clone(sees)
+		maps.Copy(c, more)
+		if kind != "" {
+			c["model_type"] = kind
+		}
+		return c
+	}
+	qwen := config{"hidden_size": 32, "intermediate_size": 80, "num_heads": 2, "out_hidden_size": 64, "num_position_embeddings": 64, "deepstack_visual_indexes": []int{0}, "fullatt_block_indexes": []int{0, 1, 2}}
+	clip, siglip := seeing("clip_vision_model", nil), seeing("siglip_vision_model", config{"vision_use_head": false})
+	for _, c := range []small{
+		{"qwen2_vl", "vision_config.depth", config{"text_config": as("qwen2_vl_text", nil), "vision_config": config{"embed_dim": 32, "hidden_size": 64, "num_heads": 2, "mlp_ratio": 4}}, 1, 64, 0.001, false},
+		{"qwen2_5_vl", "vision_config.depth", config{"text_config": as("qwen2_5_vl_text", nil), "vision_config": qwen}, 1, 64, 0.001, false},
+		{"qwen3_vl", "vision_config.depth", config{"text_config": as("qwen3_vl_text", nil), "vision_config": qwen}, 1, 64, 0.001, false},
+		{"llava", "vision_config.num_hidden_layers", config{"text_config": as("llama", nil), "vision_config": clip}, 2, 64, 0.001, false},
+		{"llava", "vision_config.num_hidden_layers", config{"text_config": as("qwen2", nil), "vision_config": siglip}, 2, 64, 0.001, false},
+		{"mistral3", "vision_config.num_hidden_layers", config{"text_config": as("mistral", nil), "vision_config": seeing("pixtral", config{"head_dim": 16})}, 1, 64, 0.001, false},
+		{"gemma3", "vision_config.num_hidden_layers", config{"text_config": as("gemma3_text", nil), "vision_config": siglip, "mm_tokens_per_image": 16}, 2, 64, 0.001, false},
+		{"paligemma", "vision_config.num_hidden_layers", config{"text_config": as("gemma", nil), "vision_config": siglip, "projection_dim": 64}, 2, 64, 0.001, false},
+		{"internvl", "vision_config.num_hidden_layers", config{"text_config": as("qwen2", nil), "vision_config": seeing("internvl_vision", config{"image_size": []int{112, 112}, "patch_size": []int{14, 14}})}, 2, 64, 0.001, false},
+		{"smolvlm", "vision_config.num_hidden_layers", config{"text_config": as("llama", nil), "vision_config": seeing("", nil), "scale_factor": 2}, 2, 64, 0.001, false},
+	} {
+		cases = append(cases, c)
+	}
+	if only := os.Getenv("UNOOM_TORCH"); only != "1" { // names of types
+		cases = slices.DeleteFunc(cases, func(c small) bool { return !slices.Contains(strings.Split(only, ","), c.Type) })
+	}
 	in, err := json.Marshal(cases)
 	if err != nil {
 		t.Fatal(err)
@@ -114,13 +151,21 @@ func TestLayersSaveWhatTorchSaves(t *testing.T) {
 	t.Logf("transformers %s, torch %s", torch.Transformers, torch.Torch)
 	for i, c := range cases {
 		cfg := maps.Clone(c.Config)
-		cfg["model_type"], cfg[c.Layers] = c.Type, 1
+		cfg["model_type"] = c.Type
+		tower := strings.HasPrefix(c.Layers, "vision_config.")
+		if tower {
+			v := maps.Clone(cfg["vision_config"].(config))
+			v[strings.TrimPrefix(c.Layers, "vision_config.")] = 3
+			cfg["vision_config"] = v
+		} else {
+			cfg[c.Layers] = 1
+		}
 		data, _ := json.Marshal(cfg)
 		m, err := model.Parse(c.Type, data, model.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, want := float64(savedByLayer(m, c.Batch, c.Seq, c.encode)), torch.Bytes[i]
+		got, want := float64(savedByLayer(m, c.Batch, c.Seq, c.encode, tower)), torch.Bytes[i]
 		off := (got - want) / want
 		t.Logf("%s: %.0f bytes, torch %.0f (%+.1f %%)", c.Type, got, want, 100*off)
 		if max(off, -off) > c.within {
@@ -131,7 +176,7 @@ func TestLayersSaveWhatTorchSaves(t *testing.T) {
 
 // savedByLayer plays the first layer in float32 with eager attention and sums
 // what its nodes hold, parameters and rotary tables aside.
-func savedByLayer(m *model.Model, batch, seq int64, encoder bool) int64 {
+func savedByLayer(m *model.Model, batch, seq int64, encoder, tower bool) int64 {
 	x := &machine{dev: &plainDevice{}, training: true}
 	x.item = x.items.id("", "other")
 	x.begin(Forward, "forward", 0)
@@ -140,13 +185,21 @@ func savedByLayer(m *model.Model, batch, seq int64, encoder bool) int64 {
 	one := func(*model.Module) int64 { return 1 }
 	p.net = x.load(m, &plainLoader{train: func(place) bool { return true }}, func(int, int) bool { return true }, func(string) bool { return true }, one)
 	own := len(x.sts)
-	if !encoder && p.headDim() > 0 {
+	width, st := m.Hidden, p.net.text()
+	if tower {
+		st = p.net.tower.st
+		p.seq += m.Sight.Class
+		width = st.s.Hidden
+		dim := st.blocks[0].l.Attention.HeadDim
+		p.cos, p.sin = x.tensor(seq*dim, f32), x.tensor(seq*dim, f32)
+		own = len(x.sts)
+	} else if !encoder && p.headDim() > 0 {
 		p.cos, p.sin = p.ropeTables(1, f32)
 		own = len(x.sts)
 	}
 	x.grad = true
-	in := x.newParam("input", batch*seq*m.Hidden, 1, 1, f32, true)
-	b := p.net.stacks[0].blocks[0]
+	in := x.newParam("input", p.tokens()*width, 1, 1, f32, true)
+	b := st.blocks[0]
 	if encoder {
 		p.postNormLayer(b, in, none())
 	} else {

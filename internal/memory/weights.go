@@ -31,7 +31,8 @@ type block struct {
 	ssmIn, ssmX, ssmDT, ssmO *matrix
 	ssmConv, ssmNorm         *vector
 	relBias                  *matrix
-	extra                    []tensor // parameters used directly
+	scale                    [2]tensor // of what attention and MLP add
+	extra                    []tensor  // parameters used directly
 
 	params []int32 // every parameter of the block, in order
 }
@@ -51,6 +52,7 @@ type network struct {
 	seg    *matrix
 	embLN  *vector
 	stacks []stack
+	tower  *tower // nil: the model does not see
 	head   *matrix
 	// transform, headNorm, pooler and classifier are parts of heads.
 	transform, pooler, classifier *matrix
@@ -123,6 +125,8 @@ func (x *machine) load(m *model.Model, ld loader, take func(stack, layer int) bo
 				if mod.Role == model.RoleNormFinal {
 					n.stacks[si].final = ld.vector(x, p)
 					n.stacks[si].final.describe(s.FinalNorm)
+				} else if mod.Role == model.RoleProjector {
+					n.putProjector(x, ld, p)
 				} else if mod.Kind == model.Linear {
 					n.projOut = ld.matrix(x, p, 1)
 				}
@@ -133,7 +137,34 @@ func (x *machine) load(m *model.Model, ld loader, take func(stack, layer int) bo
 		}
 	}
 	outer("head", m.Head)
+	if n.tower != nil {
+		n.tower.st = &n.stacks[0]
+	}
 	return n
+}
+
+// text is the stack that generates text, or the last one.
+func (n *network) text() *stack { return &n.stacks[len(n.stacks)-1] }
+
+// seen is the image part, made when its first module comes.
+func (n *network) seen() *tower {
+	if n.tower == nil {
+		n.tower = &tower{}
+	}
+	return n.tower
+}
+
+// putProjector stores a module between the tower and the text.
+func (n *network) putProjector(x *machine, ld loader, p place) {
+	t := n.seen()
+	link := n.m.Sight.Links[len(t.projector)]
+	if link.Norm == nil {
+		t.projector = append(t.projector, projection{mat: ld.matrix(x, p, 1)})
+		return
+	}
+	v := ld.vector(x, p)
+	v.describe(link.Norm)
+	t.projector = append(t.projector, projection{norm: v})
 }
 
 func (v *vector) describe(n *model.Norm) {
@@ -165,6 +196,15 @@ func (n *network) put(x *machine, ld loader, p place) {
 		} else {
 			n.head = ld.matrix(x, p, 1)
 		}
+	case model.RoleSight:
+		v := ld.vector(x, p)
+		if p.mod.Kind == model.Normalize {
+			v.kind, v.width = model.RMSNorm, p.mod.Out
+			if p.mod.Bias() {
+				v.kind = model.LayerNorm
+			}
+		}
+		n.seen().embed = append(n.seen().embed, v)
 	case model.RoleHeadTransform:
 		n.transform = ld.matrix(x, p, 1)
 	case model.RoleHeadNorm:
@@ -287,6 +327,9 @@ func (b *block) put(x *machine, ld loader, p place) {
 		b.ssmNorm = ld.vector(x, p)
 	case model.RoleRelB:
 		mat(&b.relBias)
+	case model.RoleLayerScale:
+		v := ld.vector(x, p)
+		b.scale = [2]tensor{v.w, v.b}
 	default:
 		v := ld.vector(x, p)
 		b.extra = append(b.extra, v.w)

@@ -44,6 +44,11 @@ func builders() map[string]builder {
 		"mamba": mamba, "falcon_mamba": mamba, "mamba2": mamba2, "jamba": jamba, "bamba": bamba,
 		"granitemoehybrid": graniteHybrid, "nemotron_h": nemotronH,
 
+		// Vision-language: visionlanguage.go
+		"qwen2_vl": qwenVL, "qwen2_5_vl": qwenVL, "qwen3_vl": qwenVL, "qwen3_vl_moe": qwenVL, "llava": llava, "llava_next": llava,
+		"llava_onevision": llava, "mistral3": mistral3, "paligemma": paligemma, "internvl": internvl, "idefics3": idefics3, "smolvlm": idefics3,
+		"qwen2_vl_text": qwen2, "qwen2_5_vl_text": qwen2, "qwen3_vl_text": qwen3, "qwen3_vl_moe_text": qwenMoE,
+
 		// Encoders: encoder.go, vit.go
 		"bert": bert, "roberta": roberta, "xlm-roberta": roberta, "camembert": roberta, "distilbert": distilbert,
 		"electra": electra, "albert": albert, "deberta-v2": deberta, "deberta": deberta, "mpnet": mpnet,

@@ -16,6 +16,8 @@ type Layer struct {
 	Parallel bool
 	// SharedNorm says that with Parallel one norm feeds both.
 	SharedNorm bool
+	// LayerScale says that what is added to the residual is multiplied by a vector.
+	LayerScale bool
 	// ResidualDropout is the dropout on what is added to the residual.
 	ResidualDropout float64
 
@@ -83,6 +85,8 @@ type Attention struct {
 	Causal   bool
 	// Sinks says that each head has a learned sink logit (gpt-oss).
 	Sinks bool
+	// FloatRope says that queries and keys are rotated in float32 (Qwen's towers).
+	FloatRope bool
 	// KeyValueShared says that the layer reads another layer's keys and values.
 	KeyValueShared bool
 }

@@ -157,7 +157,7 @@ func gemma3(outer *config) *Model {
 	slidingLayers(c, d, func(i int64) bool { return every > 0 && (i+1)%every != 0 })
 	m := d.model(c)
 	if outer != c && outer.has("vision_config") {
-		m.addVisionTower(outer)
+		return gemma3Sees(outer, m)
 	}
 	return m
 }

@@ -81,6 +81,9 @@ type Model struct {
 	Quantized string
 	// Image has the settings of an image network, nil for others; see Graph.
 	Image *vision.Spec
+	// Sight is how the model sees images beside its text, nil: it does not. The
+	// stack "vision" is its tower.
+	Sight *Sight
 	// Tower is the model as operations, where it is a stack of layers as well and
 	// takes images of one size; nil for others.
 	Tower *vision.Spec

@@ -137,6 +137,11 @@ const (
 	RoleNormKVA   Role = "norm_kv_a"
 	RoleNormFinal Role = "norm_final"
 
+	RoleLayerScale Role = "layer_scale" // of what attention and MLP add
+
+	RoleSight     Role = "sight"     // before an image tower: patches, positions, a norm
+	RoleProjector Role = "projector" // from an image tower to the text
+
 	RoleHead          Role = "lm_head"
 	RoleHeadTransform Role = "head_transform"
 	RoleHeadNorm      Role = "head_norm"

@@ -148,21 +148,3 @@ func beit(c *config) *Model {
 	m.Tower.LayerScale, m.Tower.Relative, m.Tower.MeanPool = scaled, relative || shared, d.noFinalNorm
 	return m
 }
-
-// addVisionTower puts the SigLIP tower of Gemma 3 and its projector before the
-// text model.
-func (m *Model) addVisionTower(c *config) {
-	v := c.object("vision_config")
-	d, n, patch, channels := viTower(v)
-	d.names.q, d.names.k, d.names.v, d.names.o = "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.out_proj"
-	d.names.norm1, d.names.norm2, d.names.up, d.names.down, d.names.final = "layer_norm1", "layer_norm2", "mlp.fc1", "mlp.fc2", "post_layernorm"
-	d.mlp.Act = v.act(GELUTanh, "hidden_act")
-	s := d.stack("vision")
-	h := d.hidden
-	m.Embed = append(m.Embed, patchEmbedding("vision_tower.embeddings.patch_embedding", channels, patch, h, true),
-		embedding("vision_tower.embeddings.position_embedding", RolePosition, n, h, SplitNone))
-	norm := Norm{Kind: RMSNorm, Width: h, Affine: true, Style: "gemma"}
-	s.Tail = append(s.Tail, norm.module("multi_modal_projector.mm_soft_emb_norm", RoleNone),
-		linear("multi_modal_projector.mm_input_projection", RoleNone, h, m.Hidden, false, SplitNone))
-	m.Stacks = append([]*Stack{s}, m.Stacks...)
-}

@@ -226,7 +226,7 @@ func (b *builder) sample() error {
 	w, m := b.w, b.m
 	size, image := b.said(FieldImage)
 	if m.Image == nil {
-		if image {
+		if image && m.Sight == nil {
 			return wrong("leave "+size.Name+" out", "%s: %s does not take images of a size that can be chosen", size.cite(), m.Name)
 		}
 		def := int64(2048)
@@ -234,7 +234,7 @@ func (b *builder) sample() error {
 			def = m.MaxSeq
 		}
 		w.Seq, w.TargetSeq = b.count(FieldSeq, def), b.number(FieldTargetSeq, 0)
-		return nil
+		return b.seen(size, image)
 	}
 	if v, ok := b.said(FieldSeq); ok {
 		return wrong("--image 224 sets their size", "%s: %s takes images", v.cite(), m.Name)
@@ -250,6 +250,18 @@ func (b *builder) sample() error {
 	if !image {
 		return nil
 	}
+	if err := b.pixels(size); err != nil {
+		return err
+	}
+	if _, err := m.Graph(1, w.Image[0], w.Image[1]); err != nil {
+		return wrong("--image with another size", "%s: %v", size.cite(), err)
+	}
+	return nil
+}
+
+// pixels reads a size of images.
+func (b *builder) pixels(size Stated) error {
+	w := b.w
 	height, width, two := strings.Cut(strings.ToLower(size.Value), "x")
 	if !two {
 		width = height
@@ -261,8 +273,27 @@ func (b *builder) sample() error {
 		}
 		w.Image[i] = n
 	}
-	if _, err := m.Graph(1, w.Image[0], w.Image[1]); err != nil {
-		return wrong("--image with another size", "%s: %v", size.cite(), err)
+	return nil
+}
+
+// seen sets what a vision-language model is shown: an image with each sample,
+// whose tokens are part of the sample's length, or text alone.
+func (b *builder) seen(size Stated, image bool) error {
+	w, s := b.w, b.m.Sight
+	switch {
+	case s == nil:
+		return nil
+	case !image:
+		w.Assume(string(FieldImage), "none", "no size of images was given: it is run on text alone")
+		return nil
+	}
+	if err := b.pixels(size); err != nil {
+		return err
+	}
+	w.ImagesPerSample = 1
+	w.Assume("images", "1", "one image of that size with each sample")
+	if _, tokens := s.Patches(w.Image[0], w.Image[1]); tokens > w.Seq {
+		return wrong(fmt.Sprintf("--seq %d or more", tokens), "%s: an image of %d x %d pixels is %d tokens, which a sequence of %d does not hold", size.cite(), w.Image[0], w.Image[1], tokens, w.Seq)
 	}
 	return nil
 }

@@ -47,9 +47,15 @@ func (r *reader) llamaFactory(n *node) {
 	}
 	r.either(FieldKernels, n, "liger", "", "enable_liger_kernel")
 	r.either(FieldKernels, n, "unsloth", "", "use_unsloth")
+	// Both are frozen unless the file says otherwise, which matters where there are images.
+	for key, option := range map[string]string{"freeze_vision_tower": "freeze-vision", "freeze_multi_modal_projector": "freeze-projector"} {
+		if frozen, said, _, _ := r.flag(n, key); frozen || !said && n.get("image_max_pixels") != nil {
+			r.out.Options[option] = ""
+		}
+	}
 	r.notModelled(n, "use_badam", "use_apollo", "shift_attn", "mixture_of_depths", "use_llama_pro", "reward_model", "ref_model", "freeze_extra_modules",
 		"train_mm_proj_only", "moe_aux_loss_coef", "additional_target", "upcast_lmhead_output", "use_mca", "use_unsloth_gc", "use_kt", "pissa_init")
-	r.quiet(n, "pref_beta", "pref_loss", "pref_ftx", "upcast_layernorm", "freeze_vision_tower", "freeze_multi_modal_projector", "freeze_language_model", "quantization_device_map", "infer_backend", "infer_dtype",
+	r.quiet(n, "pref_beta", "pref_loss", "pref_ftx", "upcast_layernorm", "freeze_language_model", "quantization_device_map", "infer_backend", "infer_dtype",
 		"simpo_gamma", "ppo_epochs", "kto_chosen_weight", "kto_rejected_weight", "use_swanlab", "double_quantization", "quantization_method", "use_v1_kernels", "use_kv_cache", "image_max_pixels", "video_max_pixels", "create_new_adapter", "adapter_name_or_path", "enable_thinking", "val_size", "max_samples", "sample_backend")
 	if v := n.get("use_muon"); v != nil {
 		r.either(FieldOptimizer, n, "muon", "", "use_muon")

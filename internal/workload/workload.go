@@ -298,6 +298,9 @@ type Workload struct {
 	// TargetSeq is the decoder's length of an encoder-decoder, 0: Seq.
 	TargetSeq int64    `json:"target_seq,omitempty"`
 	Image     [2]int64 `json:"image,omitzero"`
+	// ImagesPerSample is how many images of that size a vision-language model is
+	// shown with each sample; the text's length has their tokens in it.
+	ImagesPerSample int64 `json:"images_per_sample,omitempty"`
 	// Padded says that batches have padding: attention gets a mask.
 	Padded bool `json:"padded,omitempty"`
 

@@ -11,7 +11,7 @@ import warnings
 
 import torch
 import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
 TYPES = """
 llama mistral ministral ministral3 qwen2 qwen3 gemma gemma2 gemma3_text vaultgemma phi3 stablelm cohere cohere2 olmo olmo2 olmo3 granite
@@ -28,6 +28,30 @@ SMALL = dict(
     n_shared_experts=1, num_experts_per_tok=2, moe_intermediate_size=48,
 )  # fmt: skip
 
+# Networks that see: their text and their tower.
+TEXT = {k: v for k, v in SMALL.items() if k != "intermediate_size"} | dict(
+    intermediate_size=96, num_hidden_layers=2, rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+)  # fmt: skip
+QWEN = dict(depth=3, hidden_size=32, intermediate_size=80, num_heads=2, out_hidden_size=64, num_position_embeddings=64, deepstack_visual_indexes=[0, 1])
+TOWER = dict(hidden_size=32, intermediate_size=80, num_hidden_layers=2, num_attention_heads=2, image_size=56, patch_size=14)
+CLIP = TOWER | dict(model_type="clip_vision_model")
+SIGLIP = TOWER | dict(model_type="siglip_vision_model", vision_use_head=False)
+SEEING = {
+    "qwen2_vl": dict(vision_config=dict(depth=2, embed_dim=32, hidden_size=64, num_heads=2, mlp_ratio=4)),
+    "qwen2_5_vl": dict(vision_config=QWEN | dict(fullatt_block_indexes=[1])),
+    "qwen3_vl": dict(vision_config=QWEN),
+    "qwen3_vl_moe": dict(vision_config=QWEN),
+    "llava": dict(text="llama", vision_config=CLIP),
+    "llava_next": dict(text="mistral", vision_config=CLIP),
+    "llava_onevision": dict(text="qwen2", vision_config=SIGLIP),
+    "mistral3": dict(text="mistral", vision_config=TOWER | dict(model_type="pixtral", head_dim=16)),
+    "gemma3": dict(vision_config=SIGLIP, mm_tokens_per_image=4),
+    "paligemma": dict(text="gemma", vision_config=SIGLIP, projection_dim=64),
+    "internvl": dict(text="qwen2", vision_config=TOWER | dict(image_size=[56, 56], patch_size=[14, 14])),
+    "idefics3": dict(text="llama", vision_config=TOWER, scale_factor=2),
+    "smolvlm": dict(text="llama", vision_config=TOWER, scale_factor=2),
+}
+
 # What a configuration computes, and does not take.
 REFUSED = {("falcon", "head_dim")}
 
@@ -38,17 +62,29 @@ label2id problem_type _name_or_path initializer_range use_cache pad_token_id bos
 """.split()
 
 
+def record(build, config):
+    """The network's parameters, and the configuration without what says nothing."""
+    with torch.device("meta"):
+        network = build(config)
+
+    def kept(values):
+        return {k: kept(v) if isinstance(v, dict) else v for k, v in values.items() if k not in NOISE and v is not None}
+
+    params = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    return {"params": params, "config": kept(json.loads(config.to_json_string(use_diff=False)))}
+
+
 def main():
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
     rows = []
     for kind in TYPES:
         config = AutoConfig.for_model(kind, **{k: v for k, v in SMALL.items() if (kind, k) not in REFUSED})
-        with torch.device("meta"):
-            network = AutoModelForCausalLM.from_config(config)
-        params = sum(p.numel() for p in network.parameters() if p.requires_grad)
-        saved = {k: v for k, v in json.loads(config.to_json_string(use_diff=False)).items() if k not in NOISE and v is not None}
-        rows.append({"params": params, "config": saved})
+        rows.append(record(AutoModelForCausalLM.from_config, config))
+    for kind, more in SEEING.items():
+        text = TEXT | ({"model_type": more["text"]} if "text" in more else {})
+        config = AutoConfig.for_model(kind, text_config=text, **{k: v for k, v in more.items() if k != "text"})
+        rows.append(record(AutoModelForImageTextToText.from_config, config))
     file = pathlib.Path(__file__).with_name("tiny.json")
     head = json.dumps({"transformers": transformers.__version__})[:-1]
     file.write_text(head + ', "networks": [\n' + ",\n".join(json.dumps(r) for r in rows) + "\n]}\n")
