@@ -33,6 +33,7 @@ func Terms() []Term {
 		{"", "attention", "projections, what the kernel keeps for backward (q, k, v, output, log-sum-exp), scores where they are stored", "tools/autograd/derivatives.yaml; transformers integrations/sdpa_attention.py"},
 		{"", "cross-attention", "the same between decoder and encoder", "transformers models/t5; megatron/core/transformer/attention.py"},
 		{"", "state-space mixer", "Mamba's projections, convolution and scan", "mamba_ssm ops/selective_scan_interface.py, ops/triton/ssd_combined.py"},
+		{"", "image tower", "a vision-language model's patches, projector and the tokens they become; the tower's layers are counted as attention and MLP", "transformers models/qwen2_5_vl, models/llava"},
 		{"", "MLP", "gate, up, activation and product, as far as autograd keeps them", "tools/autograd/derivatives.yaml"},
 		{"", "experts", "the tokens in the order of their experts, and the experts' products", "megatron/core/transformer/moe; transformers models/mixtral"},
 		{"", "norms", "inputs in float32 and what the kernel keeps", "the library's norm; aten/src/ATen/native/cuda/layer_norm_kernel.cu"},
