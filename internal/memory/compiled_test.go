@@ -52,15 +52,7 @@ func savedCompiled(m *model.Model, batch, seq int64) int64 {
 	x.grad = true
 	in := x.newParam("input", batch*seq*m.Hidden, 1, 1, bf16, true)
 	p.compiledLayer(p.net.stacks[0].blocks[0], in)
-	seen := map[int32]bool{}
-	var sum int64
-	for _, st := range x.tape.saved {
-		if st >= int32(own) && !seen[st] {
-			seen[st] = true
-			sum += x.sts[st].bytes
-		}
-	}
-	return sum
+	return x.savedSince(own)
 }
 
 // Compiled, a run of the Trainer needs less, and leaves nothing behind.

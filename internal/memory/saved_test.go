@@ -205,6 +205,11 @@ func savedByLayer(m *model.Model, batch, seq int64, encoder, tower bool) int64 {
 	} else {
 		p.decoderLayer(b, in)
 	}
+	return x.savedSince(own)
+}
+
+// savedSince sums what the tape keeps of the storages from a number on, each once.
+func (x *machine) savedSince(own int) int64 {
 	seen := map[int32]bool{}
 	var sum int64
 	for _, st := range x.tape.saved {

@@ -189,6 +189,16 @@ func sortedKeys(m map[string]string) []string {
 	return keys
 }
 
+// choose sets a setting to the style that has a name.
+func choose[T ~uint8 | ~int](to *T, names []string, key, value string) error {
+	i := slices.Index(names, value)
+	if i < 0 {
+		return fmt.Errorf("%s: %q is not one of %v", key, value, names)
+	}
+	*to = T(i)
+	return nil
+}
+
 // set changes one setting of the library, by the names that the catalogue uses.
 func (l *library) set(key, value string) error {
 	flag := func(to *bool) error {
@@ -204,29 +214,13 @@ func (l *library) set(key, value string) error {
 	}
 	switch key {
 	case "loss":
-		i := slices.Index(lossNames, value)
-		if i < 0 {
-			return fmt.Errorf("loss: %q is not one of %v", value, lossNames)
-		}
-		l.loss = lossStyle(i)
+		return choose(&l.loss, lossNames, key, value)
 	case "norm":
-		i := slices.Index(normNames, value)
-		if i < 0 {
-			return fmt.Errorf("norm: %q is not one of %v", value, normNames)
-		}
-		l.norm = normStyle(i)
+		return choose(&l.norm, normNames, key, value)
 	case "rope":
-		i := slices.Index(ropeNames, value)
-		if i < 0 {
-			return fmt.Errorf("rope: %q is not one of %v", value, ropeNames)
-		}
-		l.rope = ropeStyle(i)
+		return choose(&l.rope, ropeNames, key, value)
 	case "adam":
-		i := slices.Index(implNames, value)
-		if i < 0 {
-			return fmt.Errorf("adam: %q is not one of %v", value, implNames)
-		}
-		l.adam = implForeach + optimizerImpl(i)
+		return choose(&l.adam, implNames, key, value)
 	case "repeat_kv":
 		return flag(&l.repeatKV)
 	case "contiguous":
@@ -268,11 +262,7 @@ func (l *library) set(key, value string) error {
 		}
 		l.reduceBucket = n
 	case "log_probs":
-		i := slices.Index(logProbNames, value)
-		if i < 0 {
-			return fmt.Errorf("log_probs: %q is not one of %v", value, logProbNames)
-		}
-		l.logProbs = logProbStyle(i)
+		return choose(&l.logProbs, logProbNames, key, value)
 	case "answers_float":
 		return flag(&l.answersFloat)
 	case "holds_answers":
@@ -323,7 +313,7 @@ var (
 	lossNames = []string{"shift-copy", "forward-copy", "shift-labels", "fused-linear", "kernel"}
 	normNames = []string{"eager", "fused", "in-place", "liger"}
 	ropeNames = []string{"python", "in-place", "kernel", "complex"}
-	implNames = []string{"foreach", "loop", "fused"}
+	implNames = []string{"open", "foreach", "loop", "fused"}
 
 	logProbNames = []string{"rows", "whole", "halves"}
 )
